@@ -93,6 +93,9 @@ def draw_one(name: str, suffix: str, folder: Path, out: Path) -> str | None:
         return f"{name}: {FAILED}: {one_line(f'{type(error).__name__}: {error}')}"
 
 
+_tables = cache(dataset.load)
+
+
 def _write(name: str, suffix: str, folder: Path, stem: Path) -> str | None:
     family = families.FAMILIES[name]
     tables = family.scope(_tables(folder))
@@ -104,11 +107,6 @@ def _write(name: str, suffix: str, folder: Path, stem: Path) -> str | None:
     if not suffix:
         write_text(stem.with_name(f"{name}.rst"), captions.caption(family, tables) + "\n")
     return None
-
-
-@cache
-def _tables(folder: Path) -> dataset.Tables:
-    return dataset.load(folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

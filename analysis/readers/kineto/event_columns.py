@@ -98,7 +98,8 @@ class EventColumns:
         """Add the events of a block."""
         chosen: dict[str, list[Event]] = {kind: [] for kind in (*_COLUMNS, "counters")}
         add_to: dict[str | None, Callable[[Event], None]] = {cat: chosen[kind].append for cat, kind in _KINDS.items()}
-        add_to["Operator"] = lambda event: chosen[_kind_of_old_operator(event)].append(event)
+        of_pytorch = _OLD_ANNOTATION.match
+        add_to["Operator"] = lambda e: chosen["nvtx" if of_pytorch(e.name or "") else "operators"].append(e)
         others: list[Event] = []
         for event in block:
             if event.ph != "X":
@@ -115,10 +116,6 @@ class EventColumns:
     def tables(self) -> dict[str, pl.DataFrame]:
         """Every table, with start_ns (on the trace's clock), duration_ns and name; null where the trace has none."""
         return {kind: pl.concat(frames) for kind, frames in self._frames.items()}
-
-
-def _kind_of_old_operator(event: Event) -> str:
-    return "nvtx" if _OLD_ANNOTATION.match(event.name or "") else "operators"
 
 
 def _frame(kind: str, events: list[Event]) -> pl.DataFrame:

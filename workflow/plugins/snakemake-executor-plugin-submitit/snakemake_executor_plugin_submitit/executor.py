@@ -8,6 +8,7 @@ for all jobs at once, and tells about those that can leave nothing: node failure
 from __future__ import annotations
 
 import shlex
+import signal
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -327,7 +328,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel everything."""
-        signals.ignore_sigterm()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end that
         self._cancel_all()
 
     def _cancel_all(self) -> None:

@@ -35,8 +35,3 @@ def wake_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGURG)  # that nobody else sends, and that is ignored where it has no handler
-
-
-def ignore_sigterm() -> None:
-    """While jobs are being cancelled, a second one must not end that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
