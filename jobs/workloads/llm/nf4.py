@@ -62,10 +62,6 @@ class Nf4Linear(torch.nn.Linear):
         out: torch.Tensor = _Product.apply(x, self.weight, self.scales, self.factors, self.mean, self.pairs)
         return out
 
-    def dequantise_all(self) -> torch.Tensor:
-        """The weight (out, in) that the layer multiplies with."""
-        return dequantise(self.weight, self.scales, self.factors, self.mean, self.pairs)
-
 
 def dequantise(
     codes: torch.Tensor, scales: torch.Tensor, factors: torch.Tensor, mean: torch.Tensor, pairs: torch.Tensor

@@ -6,7 +6,7 @@ import transformers as hf
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.workloads.llm import workload as llm
 from nightsweep.jobs.workloads.llm.configuration import configuration
-from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear
+from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear, dequantise
 from nightsweep.jobs.workloads.llm.weights import name_in_llama
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}
@@ -37,13 +37,18 @@ def shake(model, seed=1):
             parameter.data.normal_(0, 0.05, generator=generator)
 
 
+def whole_weight(layer):
+    """The weight (out, in) that an NF4 layer multiplies with."""
+    return dequantise(layer.weight, layer.scales, layer.factors, layer.mean, layer.pairs)
+
+
 def merged_state(model, scale, adapters=True):
     """The plain model's weights, W + scale B A, and the adapters among them, by name."""
     trained = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters() if "lora_" in n}
     state = {}
     for name, module in model.named_modules():
         if isinstance(module, Nf4Linear):
-            state[name_in_llama(f"{name}.weight")] = module.dequantise_all()
+            state[name_in_llama(f"{name}.weight")] = whole_weight(module)
         else:
             own = module.named_parameters(recurse=False)
             state |= {name_in_llama(f"{name}.{n}"): p.detach() for n, p in own if "lora_" not in name}
