@@ -116,7 +116,9 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
 
     def on(number: int, share: float, times_longer: float) -> float:
         """The step, ms: messages grow with this share; what uneven steps add is multiplied by `times_longer`."""
-        growth = _growth(groups.growing, groups.growing * number // own, share)
+        more = groups.growing * number // own
+        # of a message's time, if the rate makes up for all but this share (as a power) of what more is sent
+        growth = math.pow((1 - 1 / more) / (1 - 1 / groups.growing), share)
         shared = _optimizer(e, own / number if groups.sharers == own else 1)
         replayed = e.what_if.after(_messages(e, growth, groups.kinds), shared) / 1e6 - times[0]
         uneven = lengths.mean_ms + times_longer * (lengths.on(number / own) - lengths.mean_ms)
@@ -161,12 +163,6 @@ def _lengths_ms(e: Evidence) -> Lengths:
         return Lengths(traced * (e.what_if.step_ns / traced.mean() / 1e6), 0.0)
     usual = e.unseen.usual_ms.to_numpy()
     return Lengths(usual, e.unseen.mean_ns / 1e6 - float(usual.mean()))
-
-
-def _growth(own: int, ranks: int, share: float) -> float:
-    """How many times as long a message takes, if the rate makes up for all but this share of what more is sent (as a
-    power)."""
-    return math.pow((1 - 1 / ranks) / (1 - 1 / own), share)
 
 
 def _messages(e: Evidence, growth: float, kinds: Sequence[str]) -> Change:

@@ -55,12 +55,6 @@ def require(sweep: Path) -> None:
         parquet.require(path, "expected Parquet, as `snakemake tables` writes it")
 
 
-def require_room(out: Path) -> None:
-    """Raise InputError unless the copy can be made here."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: there is something already; expected a new or an empty folder")
-
-
 def copy_tables(sweep: Path, out: Path, anonymizer: Anonymizer) -> None:
     """The tables that Nightsweep knows, of each the columns that it knows: the name of another one may tell something,
     too, and what lies in a column of another type is not looked at."""
@@ -169,7 +163,8 @@ def publish(sweep: Path, out: Path, traces: bool) -> int:
     scratch = out.absolute().with_name(f".{out.name}.unpublished")
     try:
         require(sweep)
-        require_room(out)
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out}: there is something already; expected a new or an empty folder")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         identity = Identity.of_sweep(sweep)
