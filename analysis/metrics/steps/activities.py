@@ -23,7 +23,9 @@ def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
         windows: its table of that name.
     """
     kinds = selection.split_by_kind(events)
-    kernels = events["kernels"].with_columns(category=_kernel_category(), name=pl.col("name").cast(pl.String))
+    exchange = pl.col("category").cast(pl.String) == "communication"
+    category = pl.when(exchange).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+    kernels = events["kernels"].with_columns(category=category, name=pl.col("name").cast(pl.String))
     sync = pl.when(pl.col("name").str.contains(_SYNC, literal=True)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
     cpu = kernels.is_empty() and events["graphs"].is_empty() and events["copies"].is_empty()
     parts = [
@@ -42,11 +44,6 @@ def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
         .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), bytes=moved)
         .sort("category", "name")
     )
-
-
-def _kernel_category() -> pl.Expr:
-    exchange = pl.col("category").cast(pl.String) == "communication"
-    return pl.when(exchange).then(pl.lit("communication")).otherwise(pl.lit("compute"))
 
 
 def _as_rows(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
