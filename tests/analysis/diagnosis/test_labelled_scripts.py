@@ -43,7 +43,7 @@ NOT_FIRST = {
     "tree_replay": "host_sync comes first, 11 %: the host's work is on what it has read from the device, and gave 11",
     "heads_fewshot": "fusing comes first, 24 % (4.2 at least); launch_bound has 6 %",
     "level_quakes": "fusing comes first, 23 % (4.2 at least); low_occupancy has 18 %, and gave 18",
-    "healthy_lips": "fusing is predicted to give 18 %; compiled layers gave 1.5, most of the time is in the trunk before",
+    "healthy_lips": "fusing is predicted to give 18 %; compiled layers gave 1.5: most work is in the trunk before",
     "adamw_news": "launch_bound comes first, 35 %, for its loops over tensors: a fused optimizer, which gave 46",
     "coins_radar": "fusing comes first, 36 %: the compiler made it 17 % slower; host_sync has 7 %",
 }
