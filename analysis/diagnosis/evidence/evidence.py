@@ -33,7 +33,6 @@ from nightsweep.analysis.tables.part_names import PARTS
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 Floats = npt.NDArray[np.float64]
-"""In the name of PyTorch's range in which a loader with worker processes is asked for a batch."""
 TOLD_BY_LENGTH_NS = 5e6
 """Shorter pauses are lost among what steps differ by anyway, some milliseconds where images are loaded; assumed."""
 GONE = 0.01
