@@ -182,6 +182,7 @@ def _switch_optimizer(settings: Settings) -> None:
 def _switch_model(watch: Watch, settings: Settings) -> None:
     """What concerns whole models: the modules that train and that none of the others calls, as they are called in the
     first steps. They are compiled after these, when no hook of ours is left that a compiler would see."""
+    from torch.jit import ScriptModule
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     mode = settings["compile"]
@@ -199,13 +200,14 @@ def _switch_model(watch: Watch, settings: Settings) -> None:
     def called(module: Any, _: Any) -> None:
         if not module.training or not any(p.requires_grad for p in module.parameters()):
             return
-        handle.remove()  # what it calls is not listened to
 
         def over(*_: Any) -> None:
             returned.remove()
             listen()
 
-        returned = module.register_forward_hook(over, always_call=True)
+        if not isinstance(module, ScriptModule):  # which takes no hook, and of whose parts no call is heard
+            handle.remove()  # what it calls is not listened to
+            returned = module.register_forward_hook(over, always_call=True)
         if not any(module is part for model in models for part in model.modules()):
             models.append(module)
             for change in changes:
@@ -231,6 +233,8 @@ def _compile(models: list[Any], mode: str | None) -> None:
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
     limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
     for module in modules:
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # the script has had it compiled another way
         if not type(module).forward.__module__.startswith("torch.nn."):
             module.compile(mode=mode)
         elif any(module.children()):  # of one kernel nothing is fused
@@ -279,7 +283,8 @@ def _channels_last(module: Any) -> None:
 
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = arranged(tensor.data)
-    module.register_forward_pre_hook(lambda _, args: tuple(map(arranged, args)))
+    if not isinstance(module, torch.jit.ScriptModule):  # which takes no hook
+        module.register_forward_pre_hook(lambda _, args: tuple(map(arranged, args)))
 
 
 def _autocast(module: Any) -> None:

@@ -178,6 +178,28 @@ def test_all_models_of_a_script_are_found_each_once():
     assert net(table(tensor([1, 2]))).dtype != bfloat16
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("make", ["script", "trace"])
+def test_models_of_torchscript_take_no_hook_and_are_not_compiled(make):
+    """They ended the script with "register_forward_hook is not supported on ScriptModules"."""
+    from torch import channels_last, float32, jit, nn, randn
+    from torch.nn.modules import module as modules
+
+    net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), randn(1, 3, 8, 8)
+    model = jit.script(net) if make == "script" else jit.trace(net, x)
+    before = model(x)
+    watch = SimpleNamespace(once_known=None)
+    switches._switch_model(watch, {"layout": "nhwc", "precision": "bf16", "compile": "default"})
+    for _ in range(2):
+        after = model(x)
+    assert after.dtype == float32 and 0 < (after - before).abs().max() < 0.1
+    assert next(model.parameters()).is_contiguous(memory_format=channels_last)
+    watch.once_known()
+    assert not modules._global_forward_pre_hooks and model(x).shape == before.shape
+    layers = nn.Sequential(nn.ModuleList([model, model]))
+    switches._compile([layers], None)
+
+
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_layout_of_pictures_and_of_volumes(dimensions):
     """`Module.to(memory_format=torch.channels_last)` raises where a convolution is over volumes."""
