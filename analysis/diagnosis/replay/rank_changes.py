@@ -94,21 +94,26 @@ def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
 def _steps_of(graph: Graph, rank: Ints, at: Ints) -> Ints:
     """Which step of its rank each moment is in, from 1; 0: before the first."""
     step = np.zeros(len(at), np.int64)
-    for windows in graph.windows:
-        own = rank == windows["rank"][0]
-        step[own] = np.searchsorted(windows["host_start_ns"].to_numpy(), at[own], side="right")
+    for number, begins in _begins(graph).items():
+        own = rank == number
+        step[own] = np.searchsorted(begins, at[own], side="right")
     return step
 
 
 def _parts_of(graph: Graph, step: Ints) -> Ints:
     """How many collectives of all ranks were launched before each piece of work in its step."""
     work, met, part = graph.work, _of_all_ranks(graph), np.zeros(len(step), np.int64)
-    for windows in graph.windows:
-        own = work.rank == windows["rank"][0]
+    for number, begins in _begins(graph).items():
+        own = work.rank == number
         launched = np.sort(work.launched[own & met])
-        before = np.append(0, np.searchsorted(launched, windows["host_start_ns"].to_numpy(), side="right"))
+        before = np.append(0, np.searchsorted(launched, begins, side="right"))
         part[own] = np.searchsorted(launched, work.launched[own], side="right") - before[step[own]]
     return part
+
+
+def _begins(graph: Graph) -> dict[int, Ints]:
+    """When each rank's steps begin on the host: those of its last device, where it has several."""
+    return {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
 
 
 def _evened(amount: npt.NDArray[Any], shared: bool) -> Floats:
