@@ -116,9 +116,10 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
 
     def on(number: int, share: float, times_longer: float) -> float:
         """The step, ms: messages grow with this share; what uneven steps add is multiplied by `times_longer`."""
-        more = groups.growing * number // own
-        # of a message's time, if the rate makes up for all but this share (as a power) of what more is sent
-        growth = math.pow((1 - 1 / more) / (1 - 1 / groups.growing), share)
+        grown = groups.growing * number // own
+        # how many times as long a message takes, if the rate makes up for all but this share of what more is sent (as a
+        # power)
+        growth = math.pow((1 - 1 / grown) / (1 - 1 / groups.growing), share)
         shared = _optimizer(e, own / number if groups.sharers == own else 1)
         replayed = e.what_if.after(_messages(e, growth, groups.kinds), shared) / 1e6 - times[0]
         uneven = lengths.mean_ms + times_longer * (lengths.on(number / own) - lengths.mean_ms)

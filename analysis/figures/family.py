@@ -1,6 +1,7 @@
 """A figure: the points that it shows, how they are drawn, what its caption says, and the numbers behind it.
 
-Each module of a figure ends with its FAMILY; analysis/paper/families.py lists them all.
+A module of one figure ends with its FAMILY, one of several with the Family of each;
+analysis/paper/families.py lists them all.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class PointJobs(Hook):
         ended = begun.intersection(lacking)
         # The same job may have begun a point twice.
         jobs = [{start.slurm_id for start in starts_of(path.parent)} for path in ended]
-        seconds = bool(jobs) and min(map(len, jobs)) > 1
+        seconds = bool(jobs) and all(len(ids) > 1 for ids in jobs)
         if not begun or not rest or (loss.reason == "lost" and not seconds):
             return 0
         for path in ended:

@@ -111,7 +111,7 @@ class Graph:
     kept: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def known(self, what: object, find: Callable[[], T]) -> T:
-        """What was found out, by its name in `kept`."""
+        """What `find` finds out, which it is called for only once: it is `kept` by this name."""
         if what not in self.kept:
             self.kept[what] = find()
         found: T = self.kept[what]

@@ -50,8 +50,8 @@ def blocks(folder: Path) -> pl.DataFrame:
         for line in read_lines(path, StepLine)
         if line.phase != "warmup"
     ]
-    names = {**dict.fromkeys(("rank", "block"), pl.Int64), "phase": pl.String, "step": pl.Int64, "step_ms": pl.Float64}
-    frame = pl.DataFrame(lines, schema=names, orient="row")
+    schema = {**dict.fromkeys(("rank", "block"), pl.Int64), "phase": pl.String, "step": pl.Int64, "step_ms": pl.Float64}
+    frame = pl.DataFrame(lines, schema=schema, orient="row")
     later = frame.filter(pl.col("step") > pl.col("step").min().over("block"))
     kept = slowest_rank(later, "block", "phase")
     total = kept.group_by("block", "phase").agg(steps=pl.len().cast(pl.Int64), total_ms=pl.col("step_ms").sum())
