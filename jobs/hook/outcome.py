@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import socket
 import sys
@@ -11,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..host.gpus import full_uuid
+from ..point.environment import ALLOCATORS
 from ..record.folder import RunFolder
 from .claim import was_contested
 
@@ -78,6 +80,27 @@ def contested(watch: Watch) -> list[str]:
     return [f"several processes trained as rank {watch.rank} at a time: the first counts"] if there else []
 
 
+def without_effect(watch: Watch) -> list[str]:
+    """A note for each switch whose setting is another one at the end, as by the script, or by which nothing changed.
+    (jobs/hook/switches.py notes those that wait for something.)"""
+    torch, settings = sys.modules.get("torch"), watch.settings
+    compiler = sys.modules.get("torch._dynamo.utils")
+    wanted = {
+        "cpu_threads": ("OMP_NUM_THREADS", str(settings.get("cpu_threads"))),
+        "allocator": ("PYTORCH_CUDA_ALLOC_CONF", ALLOCATORS.get(settings.get("allocator"))),
+    }
+    found = [name for name, (variable, value) in wanted.items() if os.environ.get(variable) != value]
+    found = [name for name in found if settings.get(name) is not None]
+    if torch and settings.get("cudnn_benchmark") not in (None, torch.backends.cudnn.benchmark):
+        found.append("cudnn_benchmark")
+    if torch and settings.get("precision") == "tf32" and torch.get_float32_matmul_precision() == "highest":
+        found.append("precision")
+    notes = [f"the switch {name} had no effect: the script or its launcher sets it otherwise" for name in found]
+    if settings.get("compile") not in (None, "none") and not (compiler and compiler.counters["stats"]):
+        notes.append("the switch compile had no effect: nothing was compiled")
+    return notes
+
+
 def result(watch: Watch) -> dict[str, Any]:
     """What is known of the rank at its end."""
     torch, device = sys.modules.get("torch"), watch.device
@@ -94,7 +117,7 @@ def result(watch: Watch) -> dict[str, Any]:
         **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,
         "ended_early": watch.left > 0,
-        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch), *contested(watch)])),
+        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch), *contested(watch), *without_effect(watch)])),
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nightsweep.jobs.point.point import Point
 
-_ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
+ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
 _NO_NVLINK = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
 _TRANSPORTS = {"shm": _NO_NVLINK, "sockets": _NO_NVLINK | {"NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}}
 
@@ -17,10 +17,10 @@ def by_setting(p: Point) -> dict[str, dict[str, str]]:
     found = {}
     if p.cpu_threads:
         found["cpu_threads"] = {"OMP_NUM_THREADS": str(p.cpu_threads)}
-    if p.allocator in _ALLOCATORS:
+    if p.allocator in ALLOCATORS:
         # The old name, which comes first where both are set, and the new one.
         names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-        found["allocator"] = dict.fromkeys(names, _ALLOCATORS[p.allocator])
+        found["allocator"] = dict.fromkeys(names, ALLOCATORS[p.allocator])
     if p.cuda_graph:
         found["cuda_graph"] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # as recording DDP's all-reduces wants it
     if p.nccl_transport in _TRANSPORTS:
