@@ -32,8 +32,11 @@ def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[s
     times = gpu_seconds(points, steps)
     return [
         {
-            **{name.replace("share", "predicted"): value for name, value in dataclasses.asdict(trial).items()},
+            **dataclasses.asdict(trial),
             **dataclasses.asdict(gain),
+            "predicted": trial.share,
+            "predicted_low": trial.share_low,
+            "predicted_high": trial.share_high,
             "round": number,
             "remedy": json.dumps(trial.remedy),
             "gain": gain.value,
