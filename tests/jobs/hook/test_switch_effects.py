@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Ddp
 
-from nightsweep.jobs.hook import averaging, switches
+from nightsweep.jobs.hook import averaging, models, switches
 from nightsweep.jobs.point.settings.command import SWITCHES
 from tests.jobs.hook.script_run import LOOP, launch, result, script
 
@@ -109,7 +109,7 @@ def test_a_part_that_the_script_calls_by_itself_is_switched_as_well():
 )
 def test_what_comes_out_of_bf16_is_in_fp32_wherever_it_is(out, read):
     net = Net(out)
-    switches._autocast(net)
+    models._autocast(net)
     x = torch.randn(2, 8)
     y = read(net(x))
     assert y.dtype == torch.float32 and torch.equal(y.bfloat16().float(), y) and type(net(x)) is type(out(x))
@@ -118,8 +118,8 @@ def test_what_comes_out_of_bf16_is_in_fp32_wherever_it_is(out, read):
 def test_copies_of_a_switched_model_are_models_of_their_own():
     net = nn.Sequential(nn.Conv2d(3, 4, 3))
     x = torch.randn(2, 3, 6, 6)
-    switches._channels_last(net)
-    switches._autocast(net)
+    models.channels_last(net)
+    models._autocast(net)
     other = copy.deepcopy(net)
     nn.init.zeros_(other[0].weight), nn.init.zeros_(other[0].bias)
     assert not other(x).any() and net(x).any()
@@ -132,7 +132,7 @@ def test_pictures_that_are_given_by_name_are_laid_out():
             return pixel_values.is_contiguous(memory_format=torch.channels_last)
 
     net = Named(nn.Conv2d(3, 4, 3))
-    switches._channels_last(net)
+    models.channels_last(net)
     assert net(pixel_values=torch.randn(2, 3, 6, 6))
 
 
@@ -257,10 +257,9 @@ def test_a_step_that_a_scaler_skips_is_counted(alone):
 
 def test_what_a_backward_pass_calls_again_is_no_model():
     """A layer that is computed twice would give fp32 the second time, which checkpoints do not accept."""
-    from torch import nn
     from torch.utils.checkpoint import checkpoint
 
-    class Net(nn.Module):
+    class Twice(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Sequential(nn.Linear(8, 8), nn.GELU())
@@ -268,9 +267,9 @@ def test_what_a_backward_pass_calls_again_is_no_model():
         def forward(self, x):
             return checkpoint(self.layer, x, use_reentrant=False)
 
-    net = Net()
+    net = Twice()
     watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: torch._C._current_graph_task_id() != -1)
-    switches._switch_model(watch, {"layout": None, "precision": "bf16", "compile": None})
+    models.switch(watch, {"layout": None, "precision": "bf16", "compile": None}, lambda: None)
     for _ in range(2):
         net(torch.randn(2, 8)).sum().backward()
     assert "forward" in vars(net) and "forward" not in vars(net.layer)
@@ -280,5 +279,5 @@ def test_what_a_backward_pass_calls_again_is_no_model():
 def test_a_forward_pass_that_is_no_method_of_the_model_runs_under_autocast():
     net, other = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
     net.forward = other.forward
-    switches._autocast(net)
+    models._autocast(net)
     assert net(torch.randn(2, 8)).shape == (2, 4)

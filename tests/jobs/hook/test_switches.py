@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightsweep.jobs.hook import switches
+from nightsweep.jobs.hook import models, switches
 from nightsweep.jobs.point.settings.command import SWITCHES
 from tests.jobs.hook.script_run import launch, script, steps
 
@@ -113,7 +113,7 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
 
     net = nn.Sequential(nn.Embedding(1000, 32), nn.ModuleList(Layer() for _ in range(3)), nn.Linear(32, 4))
     layers = list(net[1])
-    switches._compile([net], None)
+    models._compile([net], None)
     assert [module for module in net.modules() if module._compiled_call_impl] == layers
     x = randn(2, 5, 32)
     for module in layers:
@@ -124,10 +124,10 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
         nn.Sequential(nn.ModuleList(nn.Linear(32, 32) for _ in range(9)), nn.Linear(32, 4)),  # products alone
         nn.Sequential(nn.ModuleList(same), nn.ModuleList(same), nn.Linear(32, 600)),  # the same layers twice
     ):
-        switches._compile([other], None)
+        models._compile([other], None)
         assert [module for module in other.modules() if module._compiled_call_impl] == [other]
     graphs = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(32, 4))
-    switches._compile([graphs], "reduce-overhead")
+    models._compile([graphs], "reduce-overhead")
     assert [module for module in graphs.modules() if module._compiled_call_impl] == [graphs]
     assert graphs(x).shape == (2, 5, 4)
 
@@ -142,7 +142,7 @@ def test_layers_of_pytorch_itself_are_compiled_as_well():
     x = randn(2, 5, 32)
     before = net(x)
     counters.clear()
-    switches._compile([net, nn.Embedding(10, 32)], None)
+    models._compile([net, nn.Embedding(10, 32)], None)
     assert (net(x) - before).abs().max() < 1e-5
     assert counters["stats"]["unique_graphs"] == 2  # of the three layers; the first one's input needs no gradient
     assert copy.deepcopy(net.layers[0])._compiled_call_impl is None  # nor would a copy call the original
@@ -159,7 +159,7 @@ def test_all_models_of_a_script_are_found_each_once():
     table, net, other = nn.Embedding(10, 8), Net(nn.Linear(8, 8), nn.ReLU()), Net(nn.Linear(8, 2), nn.Tanh())
     frozen, evaluated = Net(nn.Linear(2, 2)).requires_grad_(False), Net(nn.Linear(2, 2)).eval()
     watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: False)
-    switches._switch_model(watch, {"layout": None, "precision": "bf16", "compile": "default"})
+    models.switch(watch, {"layout": None, "precision": "bf16", "compile": "default"}, lambda: None)
     seen = []
     net[0].register_forward_hook(lambda *_: seen.append(len(modules._global_forward_pre_hooks)))
     net[0].register_forward_hook(lambda _1, _2, out: seen.append(out.dtype))
@@ -190,7 +190,7 @@ def test_models_of_torchscript_take_no_hook_and_are_not_compiled(make):
     model = jit.script(net) if make == "script" else jit.trace(net, x)
     before = model(x)
     watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: False)
-    switches._switch_model(watch, {"layout": "nhwc", "precision": "bf16", "compile": "default"})
+    models.switch(watch, {"layout": "nhwc", "precision": "bf16", "compile": "default"}, lambda: None)
     for _ in range(2):
         after = model(x)
     assert after.dtype == float32 and 0 < (after - before).abs().max() < 0.1
@@ -198,7 +198,7 @@ def test_models_of_torchscript_take_no_hook_and_are_not_compiled(make):
     watch.once_known()
     assert not modules._global_forward_pre_hooks and model(x).shape == before.shape
     layers = nn.Sequential(nn.ModuleList([model, model]))
-    switches._compile([layers], None)
+    models._compile([layers], None)
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
@@ -211,7 +211,7 @@ def test_layout_of_pictures_and_of_volumes(dimensions):
     given, seen = randn(2, 3, *[6] * dimensions), []
     before = net(given)
     net[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    switches._channels_last(net)
+    models.channels_last(net)
     last = (channels_last, channels_last_3d)[dimensions - 2]
     assert (net(given) - before).abs().max() < 1e-5
     assert seen[0].is_contiguous(memory_format=last) and net[0].weight.is_contiguous(memory_format=last)
@@ -225,7 +225,7 @@ def test_frames_of_a_film_are_no_volume():
             return super().forward(film.view(-1, *film.shape[2:]))
 
     net = OfFrames(nn.Conv2d(3, 8, 3))
-    switches._channels_last(net)
+    models.channels_last(net)
     assert net(randn(2, 4, 3, 6, 6)).shape == (8, 8, 4, 4)
     assert net[0].weight.is_contiguous(memory_format=channels_last)
 

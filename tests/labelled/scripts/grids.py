@@ -99,7 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4096, help="scenarios of a step")
     parser.add_argument(
-        "--report-every", type=int, default=1_000_000, help="write what is overloaded after so many steps"
+        "--report-every", type=int, default=1_000_000, help="steps from one report of what is overloaded to the next"
     )
     parser.add_argument("--reported", type=int, default=256, help="scenarios of a report")
     parser.add_argument("--most", type=float, default=1.5, help="that a line may carry")
