@@ -3,7 +3,7 @@
     python -m tests.labelled.pairs OUT --peers DIR --images DIR [--names a,b] [--gpus 2] [--repeats 3] [--seconds 500]
 
 With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, and traces nothing; OUT
-must be another folder than that of the fixes.
+must be another folder than that of the fixes. With one side alone it has nothing to compare.
 
 Most of a short start is Python that is loaded, so this process loads what the scripts import, and each rank is forked
 from it; CUDA begins in the rank. The first start of the slow side goes on after its timed steps and is traced by the
@@ -126,7 +126,8 @@ def keep(pairs: Pairs, args: argparse.Namespace) -> None:
 
 
 def gain(pairs: Pairs, sides: list[str]) -> str:
-    each = [100 * (1 - b / a) for a, b in zip(*(pairs.means[side] for side in sides), strict=False)]
+    starts = zip(*(pairs.means[side] for side in sides), strict=False)
+    each = [100 * (1 - b / a) for a, *others in starts for b in others]
     if not each:
         return f"{pairs.run.name}: no pair"
     listed = ", ".join(f"{g:.1f}" for g in each)
@@ -188,7 +189,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="runs of so many ranks")
     parser.add_argument("--gpus", type=int, default=2, help="0: on the CPU")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sides", nargs=2, choices=["slow", "fix", "tried"], default=["slow", "fix"])
+    parser.add_argument("--sides", nargs="+", choices=["slow", "fix", "tried"], default=["slow", "fix"])
     parser.add_argument("--seconds", type=float, default=500.0, help="begin no start after so long")
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each start")
     parser.add_argument("--again", action="store_true", help="also what OUT has")
