@@ -96,18 +96,25 @@ def _switch_loader(watch: Watch, settings: Settings) -> None:
 
 
 def _switch_copies(watch: Watch, settings: Settings) -> None:
-    """Copies from page-locked memory to a GPU do not wait. (The other way the host would read what has not come yet.)
-    Many a library passes `non_blocking=False` on where nobody chose it; by its place hardly anyone does."""
+    """Copies to a GPU go through page-locked memory, and those from such memory do not wait. (The other way the host
+    would read what has not come yet.) Many a library passes `non_blocking=False` on where nobody chose it; by its place
+    hardly anyone does."""
     import torch
 
-    if not settings["non_blocking"]:
+    pin, ahead = settings["pin_memory"], settings["non_blocking"]
+    if not (pin or ahead):
         return
     for name in ("to", "cuda"):
         copy = getattr(torch.Tensor, name)
 
         @functools.wraps(copy)
         def copying(self: Any, *args: Any, _copy: Any = copy, **kwargs: Any) -> Any:
-            if self.device.type != "cpu" or any(isinstance(given, bool) for given in args) or not self.is_pinned():
+            if self.device.type != "cpu":
+                return _copy(self, *args, **kwargs)
+            if pin and _is_batch(self) and (_copy.__name__ == "cuda" or _target(args, kwargs) == "cuda"):
+                self = self.pin_memory()
+                _used(watch, "pin_memory")
+            if not ahead or any(isinstance(given, bool) for given in args) or not self.is_pinned():
                 return _copy(self, *args, **kwargs)
             found = _copy(self, *args, **{**kwargs, "non_blocking": True})
             if found.device != self.device:
@@ -115,6 +122,31 @@ def _switch_copies(watch: Watch, settings: Settings) -> None:
             return found
 
         setattr(torch.Tensor, name, copying)
+
+
+STAGED_ITSELF = 64 << 10
+"""Bytes that CUDA takes from pageable memory at once, without a wait (CUDA Runtime API, its synchronization behaviour)."""
+
+
+def _is_batch(tensor: Any) -> bool:
+    """Whether it is worth a copy into page-locked memory, and such a copy is like it."""
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout != torch.strided:
+        return False
+    return tensor.nbytes > STAGED_ITSELF and tensor.is_contiguous() and not tensor.is_pinned()
+
+
+def _target(args: Any, kwargs: Settings) -> str | None:
+    """The kind of device that these arguments of `Tensor.to` name."""
+    import torch
+
+    given = kwargs.get("device", kwargs.get("other", args[0] if args else None))
+    if isinstance(given, torch.Tensor):
+        return given.device.type
+    if isinstance(given, (str, torch.device)):
+        return torch.device(given).type
+    return "cuda" if isinstance(given, int) else None
 
 
 def _switch_ddp(watch: Watch, settings: Settings) -> None:

@@ -186,6 +186,36 @@ def test_copies_do_not_wait_also_where_a_library_says_false(monkeypatch):
     assert not watch.notes
 
 
+def test_large_batches_go_through_page_locked_memory(monkeypatch):
+    """Where the script's batches come from no DataLoader."""
+    given, pinned = [], torch.ones(2)
+
+    def to(self, *args, **kwargs):
+        given.append((self is pinned, args, kwargs))
+        return torch.empty(2, device="meta")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self is pinned)
+    watch = switched(pin_memory=True, non_blocking=True)
+    batch, ahead = torch.ones(1 << 18), {"non_blocking": True}
+    batch.to(torch.bfloat16)
+    batch[:8].to("cuda")  # CUDA takes it at once
+    batch[::2].to("cuda")
+    batch.clone().requires_grad_().to("cuda")
+    nn.Parameter(batch).to("cuda")
+    assert not any(one for one, *_ in given) and len(watch.notes) == 2
+    given.clear()
+    batch.to("cuda")
+    batch.to(1, torch.bfloat16)
+    batch.to(device=torch.device("cuda"))
+    batch.to("cuda", None, False)
+    by_place = (True, ("cuda", None, False), {})
+    assert given[:2] == [(True, ("cuda",), ahead), (True, (1, torch.bfloat16), ahead)]
+    assert given[2:] == [(True, (), {"device": torch.device("cuda"), **ahead}), by_place]
+    assert not watch.notes
+
+
 def test_the_cache_is_not_emptied_by_other_names_either(monkeypatch):
     monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: 1 / 0)
     watch = switched(empty_cache=False)
