@@ -125,7 +125,7 @@ def _switch_copies(watch: Watch, settings: Settings) -> None:
 
 
 STAGED_ITSELF = 64 << 10
-"""Bytes that CUDA takes from pageable memory at once, without a wait (CUDA Runtime API, its synchronization behaviour)."""
+"""Bytes that CUDA takes from pageable memory without a wait (CUDA Runtime API, synchronization behavior)."""
 
 
 def _is_batch(tensor: Any) -> bool:
