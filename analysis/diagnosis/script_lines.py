@@ -12,6 +12,7 @@ DOES = {
     "cpu_preprocessing": ("DataLoader",),
     "h2d_pageable": ("DataLoader", "copy to the GPU"),
     "h2d_exposed": ("DataLoader", "copy to the GPU"),
+    "layout_transposes": ("copy from NHWC to NCHW",),
     "host_sync": ("wait for the GPU", "torch.cuda.synchronize"),
     "allocator_churn": ("torch.cuda.empty_cache",),
     "memory_pressure": ("torch.cuda.empty_cache",),
@@ -19,7 +20,7 @@ DOES = {
     "slow_interconnect": ("DistributedDataParallel",),
 }
 """What a line does that leads to this kind of cause."""
-IN_ONE_STEP = ("copy to the GPU", "wait for the GPU")
+IN_ONE_STEP = ("copy to the GPU", "copy from NHWC to NCHW", "wait for the GPU")
 """What is counted in one step of the warm-up (jobs/hook/probe.py); all else is counted in the whole run."""
 MOST_LINES = 3
 """Lines of one kind that are told, the most frequent first."""

@@ -22,6 +22,7 @@ VERDICTS = {
     "helped": "helped",
     "within_noise": "within noise",
     "did_not_help": "did not help: slower",
+    "no_effect": "had no effect: the script has nothing that it applies to",
     "losses_changed": "rejected: it changed the training losses",
     "failed": "did not help: it failed",
     "not_run": "not run",
@@ -119,13 +120,14 @@ def lost_hours(tables: dataset.Tables) -> _Rows:
 
 def changes(tables: dataset.Tables) -> _Rows:
     """The changes of settings that are worth most, first those that are `sure` to give more than noise: by GPU-hours of
-    the timed steps that they gained where they were tried (nothing where that failed, changed the losses or gave no
-    more than noise), and elsewhere give at least by the diagnosis; then the others by what they may give."""
+    the timed steps that they gained where they were tried (nothing where that failed, had no effect, changed the
+    losses or gave no more than noise), and elsewhere give at least by the diagnosis; then the others by what they may
+    give."""
     own = tables.own["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     tried = tried.with_columns(disturbed=pl.Series([row["disturbed"] for row in outcomes(tables)], dtype=pl.Boolean))
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
-    in_vain = pl.col("verdict").is_in(["failed", "losses_changed"])
+    in_vain = pl.col("verdict").is_in(["failed", "no_effect", "losses_changed"])
     joined = joined.with_columns(gain=pl.when(in_vain).then(0.0).otherwise("gain"))
     measured, in_noise = pl.col("gain").is_not_null(), pl.col("verdict") == "within_noise"
     least = pl.when(in_noise).then(0.0).otherwise(pl.coalesce("gain", "share_low", 0.0))

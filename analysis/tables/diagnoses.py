@@ -57,9 +57,10 @@ REMEDIES: dict[str, Column] = {
     "gain_high": Column(pl.Float64, "Upper end.", "derived"),
     "verdict": Column(
         pl.String,
-        "helped, within_noise, did_not_help (slower), losses_changed (a switch made a script compute something else), "
-        "failed (the remedied point is not ok), not_run. Something else may have disturbed a run of the two, which "
-        "counts all the same: the points' column disturbed says so.",
+        "helped, within_noise, did_not_help (slower), no_effect (nothing in a script answered to the switches), "
+        "losses_changed (a switch made a script compute something else), failed (the remedied point is not ok), "
+        "not_run. Something else may have disturbed a run of the two, which counts all the same: the points' column "
+        "disturbed says so.",
         "derived",
     ),
     "gpu_s": Column(pl.Float64, _GPU_S + " Before the remedy.", "steps"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,13 +14,16 @@ from .watch import Watch
 def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None]) -> None:
     """What concerns whole models: the modules with something to train that the script itself calls, in the first steps,
     where gradients are recorded: also in evaluation mode, as a pretrained model is at first. They are compiled after
-    these, when no hook of ours is left that a compiler would see. `laid_out` is called where a layout had an effect."""
+    these, when no hook of ours is left that a compiler would see. `laid_out` is called where a layout has an effect."""
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     mode = settings["compile"]
-    changes = [channels_last] if settings["layout"] == "nhwc" else []
-    changes += [_autocast] if settings["precision"] == "bf16" else []
+    changes: list[Callable[[Any], None]] = []
+    if settings["layout"] == "nhwc":
+        changes.append(functools.partial(channels_last, laid_out=laid_out))
+    if settings["precision"] == "bf16":
+        changes.append(_autocast)
     if not changes and mode in (None, "none"):
         return
     models: list[Any] = []
@@ -48,8 +51,6 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
             models.append(module)
             for change in changes:
                 change(module)
-            if any(parameter.dim() in (4, 5) for parameter in module.parameters()):
-                laid_out()
 
     def compile_all() -> None:
         handle.remove()
@@ -109,11 +110,32 @@ def _layers(model: Any) -> list[Any]:
     return layers if sum(map(size, layers)) > size(model) / 2 else []
 
 
-def channels_last(module: Any) -> None:
-    """Parameters, buffers and inputs of four dimensions (pictures) and of five (volumes), each only where a parameter
-    has as many: a batch of films has five dimensions, too. `Module.to` takes one format for all."""
+def weights_layout(parameters: Iterable[Any]) -> str | None:
+    """How most of the weights of convolutions of pictures and volumes lie: "nchw", "nhwc", or "none" where there are no
+    such. None: all parameters have one dimension, as those that are sharded as one."""
     import torch
 
+    sizes, dimensions = {"nchw": 0, "nhwc": 0}, {0}
+    for own in parameters:
+        dimensions.add(own.dim())
+        if own.dim() in (4, 5):
+            last = torch.channels_last if own.dim() == 4 else torch.channels_last_3d
+            nhwc = own.is_contiguous(memory_format=last)
+            if nhwc != own.is_contiguous():  # else it is of one pixel, and lies both ways
+                sizes["nhwc" if nhwc else "nchw"] += own.numel()
+    if not dimensions & {4, 5}:
+        return "none" if max(dimensions) > 1 else None
+    return "nhwc" if sizes["nhwc"] > sizes["nchw"] else "nchw"
+
+
+def channels_last(module: Any, laid_out: Callable[[], None]) -> None:
+    """Parameters, buffers and inputs of four dimensions (pictures) and of five (volumes), each only where a parameter
+    has as many: a batch of films has five dimensions, too. `Module.to` takes one format for all. `laid_out` is called
+    where they did not lie so before."""
+    import torch
+
+    if weights_layout(module.parameters()) == "nchw":
+        laid_out()
     arranged = {parameter.dim() for parameter in module.parameters()} & {4, 5}
     for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = _arranged(arranged, tensor.data)

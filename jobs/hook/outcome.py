@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..host.gpus import full_uuid
 from ..point.environment import ALLOCATORS
+from ..record import notes as said
 from ..record.folder import RunFolder
 from .claim import was_contested
 
@@ -95,9 +96,9 @@ def without_effect(watch: Watch) -> list[str]:
         found.append("cudnn_benchmark")
     if torch and settings.get("precision") == "tf32" and torch.get_float32_matmul_precision() == "highest":
         found.append("precision")
-    notes = [f"the switch {name} had no effect: the script or its launcher sets it otherwise" for name in found]
+    notes = [f"{said.without_effect(name)}: the script or its launcher sets it otherwise" for name in found]
     if settings.get("compile") not in (None, "none") and not (compiler and compiler.counters["stats"]):
-        notes.append("the switch compile had no effect: nothing was compiled")
+        notes.append(f"{said.without_effect('compile')}: nothing was compiled")
     return notes
 
 
@@ -113,6 +114,7 @@ def result(watch: Watch) -> dict[str, Any]:
         "uuid": uuid and full_uuid(uuid),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "trainable_parameters": sum(watch.trainable.values()) or None,
+        "weights_layout": watch.weights_layout,
         "window": watch.window,
         **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,

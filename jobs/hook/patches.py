@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .models import weights_layout
 from .watch import Watch
 
 STEP_RANGE = re.compile(
@@ -93,7 +94,10 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
             finally:
                 here.steps = outer
             if id(self) not in watch.trainable:
-                watch.trainable[id(self)] = sum(p.numel() for group in self.param_groups for p in group["params"])
+                parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+                watch.trainable[id(self)] = sum(parameter.numel() for parameter in parameters)
+                if watch.weights_layout in (None, "none"):
+                    watch.weights_layout = weights_layout(parameters) or watch.weights_layout
             leader.stepped(self)
             return found
 

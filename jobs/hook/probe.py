@@ -1,5 +1,5 @@
 """Lines of the script that may cost time. Looks at one step of the warm-up for those that make the host wait for the
-GPU, or copy to it.
+GPU, copy to it, or copy pictures from one layout to another.
 
 PyTorch itself tells of calls that wait (torch.cuda.set_sync_debug_mode). Telling costs time, so that the step is one of
 those that are not measured.
@@ -25,6 +25,7 @@ def begin(watch: Watch) -> Callable[[], None]:
 
     filters, show = warnings.filters[:], warnings.showwarning  # type: ignore[index]
     copies = {name: getattr(torch.Tensor, name) for name in ("to", "cuda")}
+    turns = {name: getattr(torch.Tensor, name) for name in ("contiguous", "reshape", "flatten")}
 
     def count(message: Any, *rest: Any, **named: Any) -> None:
         if "synchronizing CUDA" in str(message):
@@ -35,8 +36,8 @@ def begin(watch: Watch) -> Callable[[], None]:
     def end() -> None:
         torch.cuda.set_sync_debug_mode("default")
         warnings.filters[:], warnings.showwarning = filters, show  # type: ignore[index]
-        for name, copy in copies.items():
-            setattr(torch.Tensor, name, copy)
+        for name, call in (copies | turns).items():
+            setattr(torch.Tensor, name, call)
 
     def watched(copy: Any) -> Any:
         @functools.wraps(copy)
@@ -48,8 +49,23 @@ def begin(watch: Watch) -> Callable[[], None]:
 
         return copying
 
+    def turning(call: Any) -> Any:
+        @functools.wraps(call)
+        def turned(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = call(self, *args, **kwargs)
+            nhwc = (
+                self.dim() == 4 and not self.is_contiguous() and self.is_contiguous(memory_format=torch.channels_last)
+            )
+            if nhwc and found.is_contiguous() and found.data_ptr() != self.data_ptr():
+                watch.found_place("copy from NHWC to NCHW")
+            return found
+
+        return turned
+
     for name, copy in copies.items():
         setattr(torch.Tensor, name, watched(copy))
+    for name, call in turns.items():
+        setattr(torch.Tensor, name, turning(call))
     warnings.simplefilter("always")
     warnings.showwarning = count
     torch.cuda.set_sync_debug_mode("warn")

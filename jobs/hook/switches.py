@@ -10,6 +10,7 @@ import inspect
 import random
 from typing import Any
 
+from ..record import notes
 from . import averaging, models, release
 from .watch import Watch
 
@@ -45,7 +46,7 @@ def apply(watch: Watch, settings: Settings) -> None:
 
 
 def _idle(name: str) -> str:
-    return f"the switch {name} had no effect: the script did nothing that it applies to"
+    return f"{notes.without_effect(name)}: the script did nothing that it applies to"
 
 
 def _used(watch: Watch, *names: str) -> None:
@@ -168,7 +169,7 @@ def _switch_ddp(watch: Watch, settings: Settings) -> None:
             given = signature.bind(self, *args, **kwargs)
             given.arguments |= chosen
             if last:  # before DDP lays out its copies of gradients, which optimizers want laid out as weights are
-                models.channels_last(given.arguments["module"])
+                models.channels_last(given.arguments["module"], functools.partial(_used, watch, "layout"))
             made(*given.args, **given.kwargs)
             _used(watch, "comm_hook", *(name for name, argument in names.items() if argument in chosen))
             if hook == "powersgd":

@@ -81,6 +81,7 @@ class Watch:
         self.loader_workers: int | None = None
         self.places: dict[str, dict[str, int]] = {}
         self.trainable: dict[int, int] = {}
+        self.weights_layout: str | None = None
         self.heart: Heartbeat | None = None
         self.synchronize: Callable[..., None] = lambda _: None
         self.rearm: Callable[[], None] = lambda: None

@@ -142,6 +142,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """Parameters of the model."""
     trainable_parameters: int | None = None
     """Those with a gradient."""
+    weights_layout: Literal["nchw", "nhwc", "none"] | None = None
+    """Of a script: how most weights of its convolutions of pictures and volumes lie; none: it has no such."""
     steps_per_epoch: int | None = None
     """Optimizer steps in which the rank walks its share of the data."""
     window: Window | None = None

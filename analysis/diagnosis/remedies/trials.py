@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -23,9 +23,11 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.thresholds import LOSS_CHANGE, NOISE
 from nightsweep.analysis.sweep.starts import Noise, Starts
 from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.record.notes import without_effect
 
-VERDICTS = ("helped", "within_noise", "did_not_help", "losses_changed", "failed", "not_run")
-"""What came of a remedy. did_not_help: the remedied point is slower; losses_changed: a script no longer computes the
+VERDICTS = ("helped", "within_noise", "did_not_help", "no_effect", "losses_changed", "failed", "not_run")
+"""What came of a remedy. did_not_help: the remedied point is slower; no_effect: nothing in a script answered to any of
+its switches, whatever was measured; losses_changed: a script no longer computes the
 same with the switch that was imposed on it; failed: it is not ok; not_run: it has not been measured yet, or its point
 no longer is ok."""
 FORESEEN = 0.05
@@ -109,7 +111,8 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
     scripts = set(points.filter(pl.col("workload") == "command")["point_id"])
     timed = timed_steps(steps)
     none = steps.clear()
-    return [
+    notes = dict(points.select("point_id", pl.col("notes").fill_null("")).iter_rows())
+    found = [
         gain(
             timed.get(trial.point_id, none),
             timed.get(trial.remedied_id, none),
@@ -119,6 +122,16 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
         )
         for trial in tried
     ]
+    return [
+        replace(one, verdict="no_effect")
+        if one.value is not None and _is_idle(trial.remedy, notes[trial.remedied_id])
+        else one
+        for one, trial in zip(found, tried, strict=True)
+    ]
+
+
+def _is_idle(remedy: Mapping[str, Any], notes: str) -> bool:
+    return all(without_effect(switch) in notes for switch in remedy)
 
 
 def timed_steps(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:

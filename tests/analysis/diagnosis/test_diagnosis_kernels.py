@@ -1,8 +1,11 @@
 """Causes in what the GPU computes, and in its memory, on timelines that are known."""
 
+import dataclasses
+
 import pytest
 
 from nightsweep.analysis.diagnosis import verdict
+from nightsweep.jobs.record.launch_files import RankResult
 from tests.analysis.diagnosis.diagnosed import ADD, FP32, GEMM, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
 
 
@@ -259,5 +262,34 @@ def test_many_copies_beside_norms_in_nhwc_are_from_one_layout_to_another(tmp_pat
             run.kernel(start + begin * MS, start + end * MS, name, start)
         busy(run, start, STEP, (5 + ms) * MS)
 
-    found = shares(of(tmp_path, make, settings={**IMAGE, "compile": "default"}))
-    assert found.get("layout_transposes") == (None if share is None else pytest.approx(share, abs=0.01))
+    found = causes(of(tmp_path, make, settings={**IMAGE, "compile": "default", "layout": "nhwc"})).get(
+        "layout_transposes"
+    )
+    assert (found and found.share) == (None if share is None else pytest.approx(share, abs=0.01))
+
+
+SCRIPT = {"workload": "command", "command": "train.py", "device": "cuda"}
+
+
+@pytest.mark.parametrize(
+    ("said", "cudnn", "remedy", "advice"),
+    [
+        (None, "", {}, "already"),
+        (None, "nchwToNhwcKernel", {"layout": "nhwc"}, "keep images"),
+        ("nchw", "", {"layout": "nhwc"}, "keep images"),
+        ("nhwc", "nchwToNhwcKernel", {}, "already"),
+        ("none", "nchwToNhwcKernel", {}, "over one dimension"),
+    ],
+)
+def test_weights_that_lie_in_nhwc_are_not_to_be_laid_out(tmp_path, said, cudnn, remedy, advice):
+    """What turns tensors back in the model is to be found. Without a word of the ranks it is known by whose copies they
+    are: cuDNN turns what it is given in NCHW."""
+
+    def make(run, start):
+        busy(run, start, 4 * MS, name="sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_cudnn")
+        for name, begin, end in ((NORM_NHWC, 4, 5), (COPY, 5, 8), (cudnn or GEMM, 8, 10)):
+            run.kernel(start + begin * MS, start + end * MS, name, start)
+
+    e = dataclasses.replace(of(tmp_path, make, settings=SCRIPT), results=[RankResult(rank=0, weights_layout=said)])
+    found = causes(e)["layout_transposes"]
+    assert found.remedy == remedy and advice in found.advice

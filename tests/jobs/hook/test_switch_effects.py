@@ -1,7 +1,6 @@
 """Switches in scripts that do things in other ways: where a switch has no effect, the record says so."""
 
 import copy
-import inspect
 import io
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,28 +11,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Ddp
 
-from nightsweep.jobs.hook import averaging, models, switches
-from nightsweep.jobs.point.settings.command import SWITCHES
+from nightsweep.jobs.hook import averaging, models
 from tests.jobs.hook.script_run import LOOP, launch, result, script
+from tests.jobs.hook.switched import switched
 
-pytestmark = pytest.mark.slow
-NOTHING = dict.fromkeys((*SWITCHES, "no_sync"))
-REPLACED = (
-    *((torch.optim.Optimizer, name) for name in ("__init__", "load_state_dict", "profile_hook_step")),
-    *((torch.Tensor, name) for name in ("to", "cuda", "is_pinned")),
-    (torch.utils.data.DataLoader, "__init__"),
-    *((Ddp, name) for name in ("__init__", "forward")),
-    (torch.amp.GradScaler, "step"),
-    *((module, "empty_cache") for module in (torch.cuda, torch.accelerator)),
-)
-
-
-@pytest.fixture(autouse=True)
-def undone(monkeypatch):
-    for owner, name in REPLACED:
-        monkeypatch.setattr(owner, name, inspect.getattr_static(owner, name))
-    yield
-    nn.modules.module._global_forward_pre_hooks.clear()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undone")]
 
 
 @pytest.fixture
@@ -42,12 +24,6 @@ def alone(tmp_path):
                                          rank=0, world_size=1)  # fmt: skip
     yield
     torch.distributed.destroy_process_group()
-
-
-def switched(**settings):
-    watch = SimpleNamespace(seed=0, notes=[], once_known=None, in_backward=lambda: False)
-    switches.apply(watch, NOTHING | settings)
-    return watch
 
 
 class Net(nn.Module):
@@ -118,7 +94,7 @@ def test_what_comes_out_of_bf16_is_in_fp32_wherever_it_is(out, read):
 def test_copies_of_a_switched_model_are_models_of_their_own():
     net = nn.Sequential(nn.Conv2d(3, 4, 3))
     x = torch.randn(2, 3, 6, 6)
-    models.channels_last(net)
+    models.channels_last(net, lambda: None)
     models._autocast(net)
     other = copy.deepcopy(net)
     nn.init.zeros_(other[0].weight), nn.init.zeros_(other[0].bias)
@@ -132,7 +108,7 @@ def test_pictures_that_are_given_by_name_are_laid_out():
             return pixel_values.is_contiguous(memory_format=torch.channels_last)
 
     net = Named(nn.Conv2d(3, 4, 3))
-    models.channels_last(net)
+    models.channels_last(net, lambda: None)
     assert net(pixel_values=torch.randn(2, 3, 6, 6))
 
 
@@ -165,55 +141,6 @@ def test_workers_that_read_the_same_are_noted():
     assert not watch.notes
     torch.utils.data.DataLoader(Stream(), 8)
     assert "IterableDataset" in watch.notes[0]
-
-
-def test_copies_do_not_wait_also_where_a_library_says_false(monkeypatch):
-    """As accelerate's send_to_device does, and transformers' BatchEncoding."""
-    given = []
-
-    def to(self, *args, **kwargs):
-        given.append((args, kwargs))
-        return torch.empty(2, device="meta")
-
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
-    watch = switched(non_blocking=True)
-    assert watch.notes
-    x = torch.ones(2)
-    x.to("cuda", None, False)  # as Module.to does: by place it is not touched
-    x.to(device="cuda", non_blocking=False)
-    assert given == [(("cuda", None, False), {}), ((), {"device": "cuda", "non_blocking": True})]
-    assert not watch.notes
-
-
-def test_large_batches_go_through_page_locked_memory(monkeypatch):
-    """Where the script's batches come from no DataLoader."""
-    given, pinned = [], torch.ones(2)
-
-    def to(self, *args, **kwargs):
-        given.append((self is pinned, args, kwargs))
-        return torch.empty(2, device="meta")
-
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self is pinned)
-    watch = switched(pin_memory=True, non_blocking=True)
-    batch, ahead = torch.ones(1 << 18), {"non_blocking": True}
-    batch.to(torch.bfloat16)
-    batch[:8].to("cuda")  # CUDA takes it at once
-    batch[::2].to("cuda")
-    batch.clone().requires_grad_().to("cuda")
-    nn.Parameter(batch).to("cuda")
-    assert not any(one for one, *_ in given) and len(watch.notes) == 2
-    given.clear()
-    batch.to("cuda")
-    batch.to(1, torch.bfloat16)
-    batch.to(device=torch.device("cuda"))
-    batch.to("cuda", None, False)
-    by_place = (True, ("cuda", None, False), {})
-    assert given[:2] == [(True, ("cuda",), ahead), (True, (1, torch.bfloat16), ahead)]
-    assert given[2:] == [(True, (), {"device": torch.device("cuda"), **ahead}), by_place]
-    assert not watch.notes
 
 
 def test_the_cache_is_not_emptied_by_other_names_either(monkeypatch):

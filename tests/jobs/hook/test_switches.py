@@ -211,7 +211,7 @@ def test_layout_of_pictures_and_of_volumes(dimensions):
     given, seen = randn(2, 3, *[6] * dimensions), []
     before = net(given)
     net[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    models.channels_last(net)
+    models.channels_last(net, lambda: None)
     last = (channels_last, channels_last_3d)[dimensions - 2]
     assert (net(given) - before).abs().max() < 1e-5
     assert seen[0].is_contiguous(memory_format=last) and net[0].weight.is_contiguous(memory_format=last)
@@ -225,7 +225,7 @@ def test_frames_of_a_film_are_no_volume():
             return super().forward(film.view(-1, *film.shape[2:]))
 
     net = OfFrames(nn.Conv2d(3, 8, 3))
-    models.channels_last(net)
+    models.channels_last(net, lambda: None)
     assert net(randn(2, 4, 3, 6, 6)).shape == (8, 8, 4, 4)
     assert net[0].weight.is_contiguous(memory_format=channels_last)
 

@@ -1,0 +1,40 @@
+"""Remedies whose switches nothing in a script answered to."""
+
+import polars as pl
+import pytest
+
+from nightsweep.analysis.diagnosis.remedies import trials
+from nightsweep.analysis.ingest.point_tables import as_table
+from nightsweep.jobs.hook import outcome, switches
+from tests.analysis.diagnosis.test_remedies import timed, trial
+
+IDLE = [switches._idle(name) for name in ("pin_memory", "non_blocking")]
+
+
+@pytest.mark.parametrize(
+    ("notes", "status", "verdict"),
+    [
+        (IDLE, "ok", "no_effect"),
+        (IDLE[:1], "ok", "helped"),
+        ([], "ok", "helped"),
+        (IDLE, "failed", "failed"),
+    ],
+)
+def test_what_was_measured_of_them_is_no_gain(notes, status, verdict):
+    rows = [
+        {"point_id": name, "workload": "command", "status": state, "notes": "; ".join(own) or None}
+        for name, state, own in (("a", "ok", []), ("b", status, notes))
+    ]
+    steps = pl.concat([timed(10.0, point_id="a"), timed(1.0, 1, point_id="b")])
+    (found,) = trials.gains(
+        [trial("a", "b", pin_memory=True, non_blocking=True)], as_table("points", pl.DataFrame(rows)), steps
+    )
+    assert found.verdict == verdict
+
+
+def test_switches_that_are_seen_at_the_end_say_so_likewise(monkeypatch):
+    """What a script sets otherwise has no effect, either."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings = {"cpu_threads": 2}
+    (note,) = outcome.without_effect(type("Of", (), {"settings": settings}))
+    assert trials._is_idle(settings, note) and not trials._is_idle({"compile": "default"}, note)

@@ -1,0 +1,94 @@
+"""Copies: to a GPU, through page-locked memory and without a wait, and from one layout of pictures to another."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import channels_last, nn
+
+from nightsweep.jobs.hook import models, probe
+from tests.jobs.hook.switched import switched
+
+pytestmark = pytest.mark.usefixtures("undone")
+
+
+def test_copies_do_not_wait_also_where_a_library_says_false(monkeypatch):
+    """As accelerate's send_to_device does, and transformers' BatchEncoding."""
+    given = []
+
+    def to(self, *args, **kwargs):
+        given.append((args, kwargs))
+        return torch.empty(2, device="meta")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    watch = switched(non_blocking=True)
+    assert watch.notes
+    x = torch.ones(2)
+    x.to("cuda", None, False)  # as Module.to does: by place it is not touched
+    x.to(device="cuda", non_blocking=False)
+    assert given == [(("cuda", None, False), {}), ((), {"device": "cuda", "non_blocking": True})]
+    assert not watch.notes
+
+
+def test_large_batches_go_through_page_locked_memory(monkeypatch):
+    """Where the script's batches come from no DataLoader."""
+    given, pinned = [], torch.ones(2)
+
+    def to(self, *args, **kwargs):
+        given.append((self is pinned, args, kwargs))
+        return torch.empty(2, device="meta")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self is pinned)
+    watch = switched(pin_memory=True, non_blocking=True)
+    batch, ahead = torch.ones(1 << 18), {"non_blocking": True}
+    batch.to(torch.bfloat16)
+    batch[:8].to("cuda")  # CUDA takes it at once
+    batch[::2].to("cuda")
+    batch.clone().requires_grad_().to("cuda")
+    nn.Parameter(batch).to("cuda")
+    assert not any(one for one, *_ in given) and len(watch.notes) == 2
+    given.clear()
+    batch.to("cuda")
+    batch.to(1, torch.bfloat16)
+    batch.to(device=torch.device("cuda"))
+    batch.to("cuda", None, False)
+    by_place = (True, ("cuda", None, False), {})
+    assert given[:2] == [(True, ("cuda",), ahead), (True, (1, torch.bfloat16), ahead)]
+    assert given[2:] == [(True, (), {"device": torch.device("cuda"), **ahead}), by_place]
+    assert not watch.notes
+
+
+def test_how_weights_lie():
+    pictures, volumes, series = nn.Conv2d(4, 8, 3), nn.Conv3d(4, 8, 3), nn.Conv1d(4, 8, 3)
+    dot = nn.Conv2d(4, 8, 1)  # lies both ways
+    assert [models.weights_layout(net.parameters()) for net in (pictures, volumes, dot)] == ["nchw"] * 3
+    pictures.to(memory_format=channels_last)
+    assert models.weights_layout([*pictures.parameters(), *dot.parameters()]) == "nhwc"
+    assert models.weights_layout(series.parameters()) == "none"
+    assert models.weights_layout([torch.ones(100)]) is None  # sharded: those of all layers in one
+
+
+@pytest.mark.parametrize(("layout", "noted"), [(channels_last, True), (torch.contiguous_format, False)])
+def test_a_layout_that_the_model_has_already_has_no_effect(layout, noted):
+    watch, net = switched(layout="nhwc"), nn.Conv2d(4, 8, 3).to(memory_format=layout)
+    net(torch.ones(1, 4, 6, 6))
+    assert bool(watch.notes) == noted
+
+
+def test_lines_that_copy_pictures_back_to_nchw(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    found = []
+    end = probe.begin(SimpleNamespace(found_place=found.append))
+    x = torch.ones(2, 3, 4, 4).contiguous(memory_format=channels_last)
+    x.contiguous(memory_format=channels_last)
+    x.permute(0, 2, 3, 1).contiguous()  # as it lies
+    x[:, :, 0].reshape(2, -1)
+    x.flatten(2)  # a view
+    assert not found
+    assert x.contiguous().is_contiguous() and torch.equal(x.flatten(1), x.reshape(2, -1))
+    end()
+    x.contiguous()
+    assert found == ["copy from NHWC to NCHW"] * 3
