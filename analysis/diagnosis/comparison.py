@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,12 +161,33 @@ def compare(a: StrPath, b: StrPath) -> Comparison:
         >>> found.verdict, found.settings["layout"]
         ('slower', ('nhwc', 'nchw'))
     """
-    return compare_runs(with_repeats(Path(a)), with_repeats(Path(b)))
+    one, other = with_repeats(Path(a)), with_repeats(Path(b))
+    require_steps({str(a): one[0]} | {str(b): other[0]})
+    return compare_runs(one, other)
+
+
+def require_steps(runs: Mapping[str, Evidence]) -> None:
+    """Raise InputError unless all of these runs, by path, have timed steps, or all have traced ones."""
+    found = {path: (e.timed_ns is not None, e.periods.size > 0) for path, e in runs.items()}
+    if all(timed for timed, _ in found.values()) or all(traced for _, traced in found.values()):
+        return
+    for path, e in runs.items():
+        if not any(found[path]):
+            gaps = [f"{name}: {e.absent[name]}" for name in ("trace, in part", "trace") if name in e.absent]
+            why = e.failed or "; ".join(gaps[:1]) or "no timed step"
+            expected = "the trace of a GPU, or a point's folder with timed steps, was expected"
+            raise InputError(f"{path}: has no step to compare ({why}); {expected}")
+    (one, (timed, _)), (other, _) = found.items()
+    plain, bare = (one, other) if timed else (other, one)
+    raise InputError(
+        f"{plain}: has no step to compare with those of {bare}: its steps are timed ones, and those of the other "
+        "traced ones; two traces, or two points with timed steps, were expected"
+    )
 
 
 def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparison:
     """What changed from one run, A, to the other, B. Each is the run that was named, and the repeats of its settings.
-    Raises InputError where one of them has no step."""
+    Both have timed steps, or both traced ones."""
     a, b = one[0], other[0]
     timed = a.timed_ns is not None and b.timed_ns is not None
     samples = [samples_of(e) or 0 for e in (a, b)]
@@ -242,15 +263,13 @@ def step_times(e: Evidence, *, timed: bool) -> Floats:
     """Times of the timed, or the traced, steps of the slowest rank, ms."""
     if timed:
         return e.unseen.slowest_ms.to_numpy()
-    if not e.periods.size:
-        what = f"{e.record.point_id or 'one of the two'}{f' failed ({e.failed}), and' if e.failed else ''}"
-        expected = "traces of GPUs, or points' folders with timed steps, were expected"
-        raise InputError(f"{what} has no step to compare: {expected}")
     return e.traced_lengths / 1e6
 
 
 def samples_of(e: Evidence) -> int | None:
-    """Samples of a step over all ranks, where the point tells."""
+    """Samples of a step over all ranks, where all of them tell."""
+    if e.point is not None and e.steps["rank"].n_unique() < e.point.processes:
+        return None
     return int(e.steps.group_by("step").agg(pl.col("samples").sum())["samples"].max() or 0) or None  # type: ignore[arg-type]
 
 

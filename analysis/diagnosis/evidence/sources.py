@@ -22,6 +22,7 @@ from nightsweep.analysis.tables import parquet
 from nightsweep.analysis.tables.part_names import HIDDEN
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.point.point import FIELDS, Point, complete
+from nightsweep.jobs.point.workloads import WORKLOADS
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.point_folder import record_of, results_of
 from nightsweep.jobs.record.raw_files import unpacked
@@ -48,15 +49,15 @@ def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
     """All that is known of a run. `paths`: traces of its ranks, or one folder: a point's, or one of tables.
     `log_of_gpus`: the samplers' log beside bare traces. Raises InputError."""
     if log_of_gpus is not None and not log_of_gpus.is_file():
-        raise InputError(f"{log_of_gpus}: is not there; a log of the GPUs' counters was expected (--nvml)")
+        why = "is no file" if log_of_gpus.exists() else "is not there"
+        raise InputError(f"{log_of_gpus}: {why}; a log of the GPUs' counters was expected (--nvml)")
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
-        if (path / "tables/points.parquet").is_file():
-            own = (
-                f"one of its points was expected ({path}/points/ID); tables/diagnoses.parquet has what is said of them"
-            )
-            raise InputError(f"{path}: has many runs; {own}")
+        if any((path / name).is_file() for name in ("tables/points.parquet", "sweep.json")):
+            own = f"{path}: has many runs; one of its points was expected ({path}/points/ID)"
+            told = "; tables/diagnoses.parquet has what is said of them"
+            raise InputError(own + (told if (path / "tables/diagnoses.parquet").is_file() else ""))
         if points := sorted((path / "points").glob("*/record.json")):
             raise InputError(
                 f"{path}: no results of a sweep that Snakemake has run (no sweep.json): name one of its points, such "
@@ -252,9 +253,11 @@ def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None) -> dict[s
 
 
 def point_of(settings: Mapping[str, Any]) -> Point | None:
-    """The point of a record's settings; those that are no longer known are left out."""
+    """The point of a record's settings; those that are not known here are left out. None of an unknown workload."""
     if settings.get("workload") == "command":
         return complete(dict(settings)) if "command" in settings else None
+    if settings.get("workload") not in WORKLOADS:
+        return None
     known = {name: value for name, value in settings.items() if name in FIELDS}
     return complete(known) if {"workload", "model"} <= known.keys() else None
 

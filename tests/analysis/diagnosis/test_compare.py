@@ -216,7 +216,38 @@ def test_a_folder_with_points_alone_says_what_to_run(capsys, tmp_path):
     assert f"name one of its points, such as {tmp_path}/points/a, or run the sweep with snakemake" in said
 
 
-def test_nothing_to_compare_is_one_line(capsys, tmp_path):
+def test_nothing_to_compare_is_one_line_that_names_it(capsys, tmp_path):
     (tmp_path / "point.json").write_text("{}")
+    assert cli.main(["compare", str(DATA / "points" / ONE), str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nightsweep compare: {tmp_path}: has no step to compare (")
+    trace = str(ROOT / "tests/data/kineto-h200-ddp-r0.json.gz")
+    for pair in ([trace, str(DATA / "points" / ONE)], [str(DATA / "points" / ONE), trace]):
+        assert cli.main(["compare", *pair]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{ONE}: has no step to compare with those of {trace}: its steps are timed ones" in line
+
+
+def test_the_results_of_a_sweep_are_no_run(capsys, tmp_path):
+    (tmp_path / "points/a").mkdir(parents=True)
+    for name in ("points/a/record.json", "sweep.json"):
+        (tmp_path / name).write_text("{}")
     assert cli.main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("nightsweep compare: ")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"{tmp_path}: has many runs; one of its points was expected ({tmp_path}/points/ID)")
+
+
+def test_a_rank_without_steps_does_not_halve_the_batch():
+    point = complete({**IMAGE, "ranks_per_node": 2, "strategy": "ddp"})
+    whole = Evidence(steps=pl.concat([timed(10.0), timed(10.0).with_columns(rank=1)]), point=point)
+    found = comparison.compare_runs([whole], [Evidence(steps=timed(10.0), point=point)])
+    assert found.of == "step" and found.verdict == "no difference beyond noise"
+
+
+def test_a_point_of_a_workload_of_another_version_is_diagnosed_and_compared(capsys, tmp_path):
+    folder = shutil.copytree(ROOT / "tests/data/h200-2node/ddp", tmp_path / "a")
+    record = json.loads((folder / "record.json").read_text())
+    (folder / "record.json").write_text(json.dumps(record | {"settings": {"workload": "audio", "model": "whisper"}}))
+    assert cli.main(["compare", str(folder), str(folder)]) == 0
+    assert cli.main(["diagnose", str(folder)]) == 0
+    assert "mean of the timed steps" in capsys.readouterr().out
