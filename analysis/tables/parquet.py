@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.failures import is_disk_full, os_error_line
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import FormatError
 from nightsweep.jobs.record.whole_file import write_bytes
@@ -23,16 +23,16 @@ FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)
 
 @contextmanager
 def faults_as_input_errors() -> Iterator[None]:
-    """Raise what missing or damaged files lead to as InputError, in one line. A full disk is no fault of theirs."""
+    """Raise what missing or damaged files lead to as InputError, in one line. A full disk is no fault of theirs, and
+    neither is a reader of what is printed that has gone."""
     try:
         yield
-    except InputError:
+    except (InputError, BrokenPipeError):
         raise
     except FAULTS as error:
         if is_disk_full(error):
             raise
-        named = isinstance(error, OSError) and error.filename
-        said = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+        said = os_error_line(error) if isinstance(error, OSError) else str(error)
         raise InputError(" ".join(said.split())) from error
 
 

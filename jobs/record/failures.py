@@ -53,6 +53,15 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def os_error_line(error: OSError) -> str:
+    """What the system says of a file, and of which one."""
+    if error.filename is None:
+        return str(error)
+    # Only where a folder is made does Nightsweep mind that something is there.
+    why = "is there already, and is no folder" if isinstance(error, FileExistsError) else error.strerror
+    return f"{error.filename}: {why}"
+
+
 def reason_of(error: BaseException) -> tuple[Reason, str]:
     """The reason and a one-line message for an exception that a rank raised."""
     if isinstance(error, Unsupported):

@@ -15,15 +15,14 @@ from nightsweep.analysis.diagnosis.evidence.sources import is_point, is_tables
 from nightsweep.analysis.ingest import point_tables, trace_tables
 from nightsweep.analysis.readers import gpu_log, point_files
 from nightsweep.analysis.sweep.labels import plural
-from nightsweep.analysis.tables import column, points
+from nightsweep.analysis.tables import column, parquet, points
 from nightsweep.analysis.tables.csv_cells import without_formulas
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.analysis.tools.export import perfetto
 from nightsweep.analysis.tools.read import read
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.raw_files import unpacked
 from nightsweep.jobs.telemetry.gpu import log
-
-EXIT_WRONG = 2
 
 
 def folder_of_tables(path: Path) -> Path:
@@ -40,6 +39,8 @@ def to_csv(path: Path, out: Path) -> str:
     files = sorted(folder_of_tables(path).glob("*.parquet"))
     if there := [name for file in files if (name := out / f"{file.stem}.csv").exists()]:
         raise InputError(f"{there[0]}: there is something already; a folder without such files was expected")
+    for file in files:
+        parquet.require(file, "expected Parquet, as `snakemake tables` or `nightsweep ingest` writes it")
     out.mkdir(parents=True, exist_ok=True)
     for file in files:
         frame = pl.scan_parquet(file)
@@ -64,6 +65,7 @@ def to_perfetto(
         samples: dict[str, pl.DataFrame] = {}
         if len(paths) == 1 and is_tables(paths[0]):
             folder = paths[0]
+            parquet.scan_whole(folder, TRACE_TABLES, "nightsweep ingest")
         else:
             traces = list(paths)
             if len(paths) == 1 and is_point(paths[0]):
@@ -75,10 +77,10 @@ def to_perfetto(
                     raise InputError(f"{paths[0]}: no trace of a rank; expected a point with a traced run")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             good, problems = trace_tables.write_all(traces, folder)
+            if not good:
+                raise InputError(f"nothing of the traces could be read: {'; '.join(problems)}")
             for problem in problems:
                 print(f"nightsweep export: {problem}", file=sys.stderr)
-            if not good:
-                raise InputError("nothing of the traces could be read")
         if log_of_gpus is not None:
             host = log.header_of(log_of_gpus)["host"]
             samples["gpu_samples"] = column.conform(
@@ -97,6 +99,7 @@ def samples_of(point: Path) -> dict[str, pl.DataFrame]:
     return {name: found[name].filter(pl.col("look") == "traced") for name in ("gpu_samples", "host_samples")}
 
 
+@parquet.faults_as_input_errors()
 def export(
     paths: Sequence[Path], kind: str, out: str, steps: str | None, ms: str | None, log_of_gpus: Path | None
 ) -> int:
@@ -113,9 +116,8 @@ def export(
             said = to_csv(paths[0], Path(out))
         else:
             said = import_module(f".{kind}", __package__).write(read(paths[0]), out)
-    except (ValueError, pl.exceptions.PolarsError) as error:
-        print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_WRONG
+    except ValueError as error:
+        raise InputError(str(error)) from error
     print(said)
     return 0
 

@@ -134,7 +134,8 @@ class Lane:
 
 
 def window_of(folder: Path, steps: tuple[int, int] | None, ms: tuple[float, float] | None) -> Window:
-    """The window of these steps, of this time (ms from the first event), or of all. ValueError where it is empty."""
+    """The window of these steps, of this time (ms from the first event, as far as there are events), or of all.
+    ValueError where it is empty."""
     if steps is not None:
         own = pl.read_parquet(folder / "windows.parquet").filter(pl.col("step").is_between(*steps))
         if own.is_empty():
@@ -155,7 +156,7 @@ def window_of(folder: Path, steps: tuple[int, int] | None, ms: tuple[float, floa
         return Window(start, end)
     if start + ms[0] * 1e6 >= end:
         raise ValueError(f"{ms[0]:g} ms is after the end; the trace is {(end - start) / 1e6:.3f} ms long")
-    return Window(start + int(ms[0] * 1e6), start + int(ms[1] * 1e6))
+    return Window(start + int(ms[0] * 1e6), start + int(min(ms[1] * 1e6, end - start)))
 
 
 def ranks_of(folder: Path) -> list[int]:

@@ -136,7 +136,35 @@ def test_csv_holds_what_the_tables_hold(tmp_path):
 )
 def test_bad_input_gets_a_line(given, says, tmp_path, capsys):
     assert run(tmp_path, *given, "--out", tmp_path / "out") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert says in lines[-1] and all(line.startswith("nightsweep export: ") for line in lines)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line and line.startswith("nightsweep export: ")
     assert run(tmp_path / "absent", *given[:2], "--out", tmp_path / "out") == 2
     assert "absent: is not there" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_or_written_is_named(traces, tmp_path, capsys):
+    tables = tmp_path / "tables"
+    assert cli.main(["ingest", str(traces[0]), "--out", str(tables)]) == 0
+    capsys.readouterr()
+    out = tmp_path / "file"
+    out.touch()
+    for kind in (["csv", "--out", out], ["perfetto", "--out", out / "x.json"]):
+        assert run(tables, "--to", *kind) == 2
+        assert capsys.readouterr().err == f"nightsweep export: {out}: is there already, and is no folder\n"
+    (tables / "copies.parquet").write_text("cut")
+    for kind in ("csv", "perfetto"):
+        assert run(tables, "--to", kind, "--out", tmp_path / kind) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{tables}/copies.parquet: cut, or no table" in line
+    (tables / "copies.parquet").unlink()
+    assert run(tables, "--to", "perfetto", "--out", tmp_path / "perfetto") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "copies.parquet" in line
+
+
+def test_a_window_of_time_ends_with_the_trace(traces, tmp_path, capsys):
+    for end in ("1e9", "inf"):
+        assert run(traces[0], "--to", "perfetto", "--out", tmp_path / "out.json", "--ms", f"0-{end}") == 0
+        assert run(traces[0], "--to", "perfetto", "--out", tmp_path / "out.json") == 0
+        window, whole = capsys.readouterr().out.splitlines()
+        assert window == whole
