@@ -74,7 +74,8 @@ class Document:
     def blocks(self) -> Iterator[list[Event]]:
         """The events, in the order of the file. Raises ValueError where it is no trace."""
         if not self.path.is_file():
-            raise ValueError(f"{self.path}: no such file; a Kineto trace was expected")
+            why = "is no regular file" if self.path.exists() else "no such file"
+            raise ValueError(f"{self.path}: {why}; a Kineto trace was expected")
         chunks = self._chunks()
         text, ended = self._head(chunks), False
         for chunk in itertools.chain([b""], chunks, [None]):

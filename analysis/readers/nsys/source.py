@@ -282,7 +282,7 @@ def open_export(path: Path) -> Source:
     if path.is_dir():
         return Parquet(path)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise ValueError(f"{path}: is no regular file; {EXPECTED}" if path.exists() else f"{path}: no such file")
     try:
         return SQLite(path)
     except adbc.Error as error:

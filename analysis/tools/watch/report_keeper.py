@@ -39,6 +39,8 @@ class ReportKeeper:
         self.seen: tuple[int, int, int] | None = None
         if page.absolute() == (sweep / "report.html").absolute():
             raise InputError(f"{page}: the workflow writes this file; expected another one")
+        if page.is_dir():
+            raise InputError(f"{page}: is a folder; expected an HTML file to write")
         try:
             # Beside the page, for a file takes another one's place at once only on its own disk.
             self.scratch = tempfile.TemporaryDirectory(

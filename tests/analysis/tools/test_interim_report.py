@@ -144,6 +144,7 @@ def test_a_report_that_cannot_be_there(tmp_path, capsys):
     make_sweep(tmp_path, 1)
     for page, what in (
         (tmp_path / "s/report.html", "the workflow writes this file; expected another one"),
+        (tmp_path, "is a folder; expected an HTML file to write"),
         (tmp_path / "no/night.html", "No such file or directory; expected a file in a folder that can be written"),
     ):
         assert main(["watch", str(tmp_path), "--once", "--report", str(page)]) == 2
