@@ -28,7 +28,7 @@ from pathlib import Path
 from nightsweep.analysis.tools import commands
 from nightsweep.analysis.tools.commands import EXIT_WRONG
 from nightsweep.jobs.host.terminal import HarmlessStream, harmless
-from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.failures import is_disk_full, os_error_line
 from nightsweep.jobs.record.input_error import InputError
 
 EXTRAS = {
@@ -38,6 +38,7 @@ EXTRAS = {
 }
 """Of packages that a plain installation lacks, the extra that brings them."""
 FORMATS = ("csv", "otlp", "perfetto", "prometheus", "tensorboard")
+EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 
 
@@ -64,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     )
     doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the profile's, or the default)")
     doctor_.add_argument("--account", metavar="NAME", help="account of the jobs (the profile's)")
-    doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
+    doctor_.add_argument("--nodes", type=whole_from(1), default=2, metavar="N", help="nodes to probe at most (2)")
     doctor_.add_argument("--json", action="store_true", help="print JSON")
     doctor_.set_defaults(run=commands.examine)
     retry_ = names.add_parser("retry", help="set aside records that say nothing about their points")
@@ -162,11 +163,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def seconds(text: str) -> float:
-    """A time between two looks, as the command line gives it."""
-    value = float(text)
-    if not 0.1 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400")
-    return value
+    """A time, such as the one between two looks, as the command line gives it."""
+    with contextlib.suppress(ValueError):
+        if 0.1 <= float(text) <= 86_400:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number between 0.1 and 86400")
 
 
 def whole_from(least: int) -> Callable[[str], int]:
@@ -190,6 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with redirect_stdout(HarmlessStream(sys.stdout)), redirect_stderr(HarmlessStream(sys.stderr)):
             status: int = arguments.run(arguments)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -205,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None and not is_disk_full(error):
             raise
-        return refuse(arguments.name, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return refuse(arguments.name, os_error_line(error))
     return status
 
 

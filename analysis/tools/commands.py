@@ -41,6 +41,8 @@ def publish(given: argparse.Namespace) -> int:
     from nightsweep.analysis.tools.publish import publish as publishing
     from nightsweep.analysis.tools.publish import published_set
 
+    if (given.sweep / "manifest.json").exists():
+        raise InputError(f"{given.sweep}: is published already; expected results/SWEEP, as the workflow leaves it")
     if given.into is not None:
         if given.traces:
             raise InputError("a data set holds no traces; expected --traces with --out alone")
@@ -168,6 +170,8 @@ def examine(given: argparse.Namespace) -> int:
 
     if given.configfile and not given.profile:
         raise InputError("--configfile: expected the --profile that it will run with, too")
+    if given.preset is not None and not given.configfile:
+        raise InputError("--preset: expected the --configfile that has it, too")
     settings = profile.read(given.profile) if given.profile else profile.Profile()
     try:
         sweep = load(given.configfile, given.preset) if given.configfile else None

@@ -75,7 +75,10 @@ def print_sweep(results: Path, as_json: bool) -> int:
     JSON: an object from the id of each point that is ok to its diagnosis. `results`: results/SWEEP."""
     derived = Derived(results / "derived")
     documents = {}
-    for point in rounds.all_ids(results, rounds.ids(results / "sweep.json")):
+    points = rounds.all_ids(results, rounds.ids(results / "sweep.json"))
+    if not points:
+        raise InputError(f"{results / 'sweep.json'}: lists no point; expected those of a sweep that was started")
+    for point in points:
         folder = results / "points" / point
         record = read_json(folder / "record.json", Record)
         if record is None or record.status != "ok":

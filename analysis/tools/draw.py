@@ -22,6 +22,7 @@ from pathlib import Path
 
 from nightsweep.analysis.figures import captions, style
 from nightsweep.analysis.figures.style import FAILED, LEFT_OUT
+from nightsweep.analysis.metrics.ranks import pool
 from nightsweep.analysis.paper import families
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tables import parquet
@@ -73,8 +74,8 @@ def _draw_each(wanted: Sequence[tuple[str, str]], folder: Path, out: Path, proce
     # Forked from a process that has loaded Matplotlib, and not Polars, whose threads do not survive a fork.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(DRAWING)
-    with ProcessPoolExecutor(processes, context) as pool:
-        drawn = [pool.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
+    with ProcessPoolExecutor(processes, context, *pool.END_AT_CTRL_C) as drawers:
+        drawn = [drawers.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
         return [each.result() for each in drawn]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,8 @@ from typing import TypeVar
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _HIDDEN = threading.Lock()
+END_AT_CTRL_C = signal.signal, (signal.SIGINT, signal.SIG_DFL)
+"""The initializer of a pool's processes: Ctrl-C at a terminal reaches them, too, and each would print a traceback."""
 
 
 def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers: int, a_process: int = 1) -> list[_Out]:
@@ -32,7 +35,8 @@ def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers:
         return [work(item) for item in items]
     # Polars has threads, which a fork would lose with their locks held.
     context = multiprocessing.get_context("forkserver")
-    with _hidden_script(), ProcessPoolExecutor(min(workers, len(items)), context, max_tasks_per_child=1) as pool:
+    many = min(workers, len(items))
+    with _hidden_script(), ProcessPoolExecutor(many, context, *END_AT_CTRL_C, max_tasks_per_child=1) as pool:
         return list(pool.map(work, items, chunksize=min(a_process, -(-len(items) // workers))))
 
 

@@ -184,10 +184,56 @@ def test_retry_of_a_broken_sweep(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", ["wrap --steps 0 t.py", "wrap --traced-steps -1 t.py", "wrap --steps 2.5 t.py", "diagnose t --ranks 1"]
+    "words",
+    [
+        *("wrap --steps 0 t.py", "wrap --traced-steps -1 t.py", "wrap --steps 2.5 t.py", "diagnose t --ranks 1"),
+        *("doctor --nodes 0", "doctor --nodes two"),
+    ],
 )
 def test_a_number_out_of_bounds_is_refused(capsys, words):
     with pytest.raises(SystemExit, match=r"^2$"):
         main(words.split())
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith(" and 1000000") and "is not a whole number between" in line
+
+
+@pytest.mark.parametrize("interval", ["0", "nan", "two"])
+def test_a_time_out_of_bounds_is_refused(capsys, interval):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["watch", "results", "--interval", interval])
+    assert capsys.readouterr().err.endswith(f"{interval} is not a number between 0.1 and 86400\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("doctor --preset smoke", "--preset: expected the --configfile that has it, too"),
+        ("doctor --configfile s.yaml", "--configfile: expected the --profile that it will run with, too"),
+        (f"publish {ROOT}/data/h100-2026-11-28 --out web", "h100-2026-11-28: is published already; expected results/"),
+        (f"publish {ROOT}/data/h100-2026-11-28 --into web", "h100-2026-11-28: is published already; expected results/"),
+    ],
+)
+def test_what_does_not_go_together_gets_a_line(capsys, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2 and not list(tmp_path.iterdir())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nightsweep {words.split()[0]}: ") and says in line
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nightsweep.analysis.tools.commands.ingest", stop)
+    assert main(["ingest", "t", "--out", "o"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_sweep_without_points_has_nothing_to_diagnose(tmp_path, capsys):
+    (tmp_path / "sweep.json").write_text('{"name": "s", "points": []}')
+    for words in ([], ["--json"]):
+        assert main(["diagnose", str(tmp_path), *words]) == 2
+        said = (
+            f"nightsweep diagnose: {tmp_path}/sweep.json: lists no point; expected those of a sweep that was started\n"
+        )
+        assert capsys.readouterr() == ("", said)
