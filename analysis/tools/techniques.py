@@ -5,6 +5,7 @@ python -m nightsweep.analysis.tools.techniques data/h200-2026-11-21/tables
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
 import sys
@@ -17,9 +18,11 @@ import polars as pl
 
 from nightsweep.analysis.sweep import dataset, nights
 from nightsweep.analysis.sweep.starts import Starts
+from nightsweep.analysis.tables import parquet
 from nightsweep.jobs.host.facts import ROOT
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.point.template import as_text
+from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.sweep.pairs import Pair
 from nightsweep.jobs.sweep.sweep import load
 
@@ -131,9 +134,17 @@ def ratio(after: float | None, before: float | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    folder = Path((argv or sys.argv[1:])[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m nightsweep.analysis.tools.techniques", description="Write docs/techniques.md."
+    )
+    parser.add_argument("tables", type=Path, help="folder of the tables (Parquet) of a sweep or data set")
+    folder = parser.parse_args(argv).tables
+    try:
+        parquet.require(folder / "points.parquet", "expected a sweep's tables")
+        tables = dataset.load(folder)
+    except InputError as error:
+        parser.error(str(error))
     pairs = load(SWEEP).pairs
-    tables = dataset.load(folder)
     points, steps = tables["points"], tables.scan("steps")
     (ROOT / "docs/techniques.md").write_text(page(points, pairs, Starts.of(points, steps)))
     return 0

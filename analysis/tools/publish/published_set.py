@@ -18,11 +18,11 @@ all of the new set has been searched for names (analysis/tools/publish/identity.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,20 @@ def grow(sweep: Path, out: Path) -> int:
     return 0 if clean else publish.LEFT
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m nightsweep.analysis.tools.publish.published_set",
+        description="Write README.md and manifest.json of a data set again, after a change by hand.",
+    )
+    parser.add_argument("folder", type=Path, help="the data set")
+    folder = parser.parse_args(argv).folder
+    try:
+        publish.require(folder)
+        known = manifest_of(folder)
+    except InputError as error:
+        parser.error(str(error))
+    finish(folder, {"pseudonyms": known["pseudonyms"], "replaced": known.get("replaced", {})})
+
+
 if __name__ == "__main__":
-    set_folder = Path(sys.argv[1])
-    known_ = manifest_of(set_folder)
-    finish(set_folder, {name: known_[name] for name in ("pseudonyms", "replaced")})
+    main()

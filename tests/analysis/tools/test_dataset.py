@@ -13,7 +13,7 @@ from nightsweep.analysis.ingest.point_tables import KEYS
 from nightsweep.analysis.paper import families
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables import points as tables
-from nightsweep.analysis.tools import draw
+from nightsweep.analysis.tools import draw, techniques
 from nightsweep.analysis.tools.cli import main
 from nightsweep.analysis.tools.publish import published_set
 from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
@@ -199,6 +199,16 @@ def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, m
     assert {"roofline.pdf", "switches-column.png", "supplement/accuracy.pdf"} <= {str(f) for f in files}
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("page", [published_set, techniques])
+@pytest.mark.parametrize("words", [[], ["nowhere"], ["."]])
+def test_a_page_of_what_is_no_data_set_is_not_written(page, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(techniques, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        page.main(words)
+    assert "error: " in capsys.readouterr().err.splitlines()[-1] and not list(tmp_path.iterdir())
 
 
 def test_figures_of_what_is_no_results_get_a_line(tmp_path, capsys):
