@@ -9,7 +9,7 @@ from nightsweep.analysis.diagnosis.cause import Cause
 from nightsweep.analysis.diagnosis.causes.rule import DEVICE
 from nightsweep.analysis.diagnosis.thresholds import HEALTHY, NOISE
 from nightsweep.analysis.diagnosis.verdict import BY_KIND, Diagnosis, is_known, waiting
-from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.sweep.labels import plural, short_number
 from nightsweep.jobs.record.launch_files import WHOLE_RUN
 
 WIDTH = 100
@@ -122,7 +122,9 @@ def _cause(place: int, cause: Cause) -> list[str]:
 
 
 def _facts(cause: Cause) -> str:
-    values = [f"{fact.value:.4g}" if isinstance(fact.value, float) else str(fact.value) for fact in cause.evidence]
+    values = [
+        short_number(fact.value, 4) if isinstance(fact.value, float) else str(fact.value) for fact in cause.evidence
+    ]
     shown = zip(cause.evidence, values, strict=True)
     return "; ".join(f"{fact.what}: {value} {fact.unit}".rstrip() for fact, value in shown)
 

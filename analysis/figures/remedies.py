@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from nightsweep.analysis.figures import style, timeline
 from nightsweep.analysis.figures.family import Family, with_ids
 from nightsweep.analysis.sweep import dataset, labels
-from nightsweep.analysis.sweep.labels import percent
+from nightsweep.analysis.sweep.labels import percent, short_number
 
 SIDES = ("point_id", "remedied_id")
 """Columns of `remedies` with the point before and after."""
@@ -56,9 +56,9 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 def title(trial: dict[str, Any], after: bool) -> str:
     """What one of the two timelines shows."""
     if not after:
-        return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms per sample"
+        return f"{trial['point_id']}, {trial['kind']}: {short_number(trial['before_ms'])} ms per sample"
     gained = f"predicted saving {percent(trial['predicted'])}, measured {percent(trial['gain'])}"
-    return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms per sample; {gained}"
+    return f"with {change(trial['remedy'])}: {short_number(trial['after_ms'])} ms per sample; {gained}"
 
 
 FAMILY = Family(

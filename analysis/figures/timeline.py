@@ -14,7 +14,7 @@ from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.figures import style
 from nightsweep.analysis.figures.family import Family, with_ids
 from nightsweep.analysis.sweep import dataset
-from nightsweep.analysis.sweep.labels import percent
+from nightsweep.analysis.sweep.labels import percent, short_number
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
@@ -90,7 +90,7 @@ def _waits(axes: Axes, events: pl.DataFrame, wide: bool) -> None:
             y, ends = rows.index((rank, "compute")), (start / 1e6, end / 1e6)
             arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (ends[0], y), (ends[1], y), arrowprops=arrow)
-            text = f"{'idle, ' if wide else ''}{ends[1] - ends[0]:.3g} ms"
+            text = f"{'idle, ' if wide else ''}{short_number(ends[1] - ends[0])} ms"
             place: dict[str, Any] = {"ha": "center", "fontsize": style.SMALLEST_PT}
             if (end - start) / whole >= (0.1 if wide else 0.16):
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}

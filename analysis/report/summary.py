@@ -158,11 +158,16 @@ def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
     ordered = each.sort("value", "point_id", descending=[True, False])
     best, worst = ordered.row(0, named=True), ordered.row(-1, named=True)
     sides = {
-        side: {"id": row["point_id"], "n": row["n"], "value": _short(row["value"]), "config": _sentence(row, other)}
+        side: {
+            "id": row["point_id"],
+            "n": row["n"],
+            "value": labels.short_number(row["value"]),
+            "config": _sentence(row, other),
+        }
         for side, row, other in (("best", best, worst), ("worst", worst, best))
     }
     return {"work": work, "measure": measure, "configurations": each.height, **sides} | {
-        "ratio": _short(best["value"] / worst["value"])
+        "ratio": labels.short_number(best["value"] / worst["value"])
     }
 
 
@@ -170,7 +175,3 @@ def _sentence(row: dict[str, Any], other: dict[str, Any]) -> str:
     """What sets a configuration apart from the other one."""
     names = [name for name in dataset.SETTINGS if name not in dataset.ASIDE and row[name] != other[name]]
     return labels.label(row, [name for name in names if row[name] is not None])
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

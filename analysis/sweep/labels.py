@@ -26,13 +26,18 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def short_number(number: float, digits: int = 3) -> str:
+    """A number of so many digits or, where it is larger, all before the point: large ones never have an exponent."""
+    return f"{number:.{digits}g}" if abs(number) < 10**digits - 0.5 else f"{number:,.0f}"
+
+
 def decimal(number: float) -> str:
     """Bytes in words, decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
+        if number < 999.5:
+            return f"{short_number(number)} {unit}"
         number /= 1000
-    return f"{number:.3g} TB"
+    return f"{short_number(number)} TB"
 
 
 def percent(share: float) -> str:
@@ -43,7 +48,7 @@ def percent(share: float) -> str:
 def hours(seconds: float) -> str:
     """Seconds as a number of hours, never with an exponent."""
     found = seconds / 3600
-    return f"{found:.3g}" if abs(found) >= 1e-4 else f"{found:.6f}"
+    return short_number(found) if abs(found) >= 1e-4 else f"{found:.6f}"
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nightsweep.analysis.sweep.labels import decimal, plural
+from nightsweep.analysis.sweep.labels import decimal, plural, short_number
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.sweep.estimate import NOTE, Estimate, Shape, estimate
 from nightsweep.jobs.sweep.sweep import Sweep
@@ -27,10 +27,9 @@ def as_text(sweep: Sweep, points: bool) -> str:
 def cost_lines(cost: Estimate) -> list[str]:
     """What points cost, shape by shape and in all."""
     lines = [f"  {s.nodes} x {s.ranks_per_node} (nodes x ranks): {shape_text(s)}" for s in cost.shapes]
-    lines.append(
-        f"estimate: {cost.gpu_hours:.3g} GPU-hours, {cost.wall_hours:.3g} h one point after another, "
-        f"{decimal(cost.disk_bytes)} of disk in {cost.files:,} files"
-    )
+    gpu_hours, wall_hours = short_number(cost.gpu_hours), short_number(cost.wall_hours)
+    disk = f"{decimal(cost.disk_bytes)} of disk in {cost.files:,} files"
+    lines.append(f"estimate: {gpu_hours} GPU-hours, {wall_hours} h one point after another, {disk}")
     return [*lines, f"  ({NOTE})"]
 
 
@@ -39,7 +38,7 @@ def shape_text(shape: Shape) -> str:
     points = plural(shape.points, "point")
     if not shape.gpus:
         return f"{points} on the CPU"
-    return f"{points} of {plural(shape.gpus, 'GPU')}, {shape.gpu_hours:.3g} GPU-hours"
+    return f"{points} of {plural(shape.gpus, 'GPU')}, {short_number(shape.gpu_hours)} GPU-hours"
 
 
 def listing(sweep: Sweep) -> list[str]:
@@ -50,7 +49,13 @@ def listing(sweep: Sweep) -> list[str]:
 
 def _describe(point: Point, names: Sequence[str]) -> str:
     settings = point.settings()
-    return " ".join(f"{name}={settings[name]}" for name in names if name in settings)
+    return " ".join(f"{name}={_shown(settings[name])}" for name in names if name in settings)
+
+
+def _shown(value: Any) -> str:
+    """A setting's value; a text that is no plain word as JSON, in one line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text[1:-1] if isinstance(value, str) and value and text[1:-1] == value and value.split() == [value] else text
 
 
 def as_json(sweep: Sweep, points: bool) -> str:

@@ -69,7 +69,9 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
     yield from judge_request(chunk, "tables and diagnoses, in jobs", where, CHUNK)
     yield from judge_walls([*asked, chunk], limits)
     cost = estimate(sweep.points)
-    yield ok("plan", f"the sweep leaves about {cost.files:,} files and {cost.disk_bytes / 1e9:.2g} GB")
+    gigabytes = cost.disk_bytes / 1e9
+    size = f"{gigabytes:.2g}" if gigabytes < 10 else f"{gigabytes:,.0f}"
+    yield ok("plan", f"the sweep leaves about {cost.files:,} files and {size} GB")
     yield from judge_numbers(asked, limits, config, profile.settings.array_size)
 
 

@@ -37,6 +37,15 @@ def test_check_list_names_what_varies(capsys):
     assert "seq_len" not in lines[1]
 
 
+def test_check_list_is_a_line_a_point_whatever_its_settings_hold(tmp_path, capsys):
+    text = f'name: s\nbase: {{workload: command, workdir: {tmp_path}, command: "python t.py {{x}}"}}\n'
+    (tmp_path / "s.yaml").write_text(text + 'axes: {x: ["é", "a b", "", "a\\nb", true, 1]}\n')
+    (tmp_path / "t.py").touch()
+    assert main(["check", str(tmp_path / "s.yaml"), "--list"]) == 0
+    lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert [line.split("x=")[1] for line in lines] == ["é", '"a b"', '""', r'"a\nb"', "true", "1"]
+
+
 def test_check_json(capsys):
     assert main(["check", DEMO, "--json", "--list"]) == 0
     content = json.loads(capsys.readouterr().out)
