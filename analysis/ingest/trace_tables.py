@@ -25,7 +25,7 @@ from nightsweep.analysis.sweep.labels import plural
 from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host.cores import allowed_cores
-from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.failures import is_disk_full, os_error_line
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.telemetry.trace import nsys
 
@@ -176,7 +176,8 @@ def write_file_tables(job: TraceJob) -> FileTables:
     except (ValueError, OSError) as error:
         if is_disk_full(error):  # which is no fault of the trace
             raise
-        return FileTables(trace, folder, failed=" ".join(str(error).split()))
+        said = os_error_line(error) if isinstance(error, OSError) else str(error)
+        return FileTables(trace, folder, failed=" ".join(said.split()))
     except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
         return FileTables(
             trace, folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}"

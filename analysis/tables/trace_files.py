@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -11,8 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host import cache
 from nightsweep.jobs.host.cores import allowed_cores
+from nightsweep.jobs.record.json_files import FormatError
 
 SLICE_ROWS = 1_000_000
 """Rows converted to Arrow at a time."""
@@ -21,6 +24,15 @@ FOUND_BY = ("point_id", "rank")
 GROUP_ROWS = 50_000
 """Rows of small ranks are gathered into row groups of this size, for each group has a cost of its own. Larger groups
 would have more rows read to find those of one rank."""
+
+
+def require(folder: Path, names: Iterable[str]) -> None:
+    """Raise FormatError unless these tables are there as they are written now."""
+    for name in sorted(set(names)):
+        file, written = folder / f"{name}.parquet", "`nightsweep ingest` of this version writes"
+        parquet.require(file, f"expected Parquet, as {written} it")
+        if lacking := [column for column in TRACE_TABLES[name] if column not in pl.read_parquet_schema(file)]:
+            raise FormatError(f"{file}: has no {' and no '.join(lacking)}; expected the columns that {written}")
 
 
 class Writer:

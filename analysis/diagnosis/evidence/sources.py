@@ -18,9 +18,8 @@ from nightsweep.analysis.diagnosis.evidence.rank_choice import choose_ranks
 from nightsweep.analysis.ingest import point_tables, trace_tables
 from nightsweep.analysis.metrics.ranks import clock
 from nightsweep.analysis.metrics.steps import detection
-from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.part_names import HIDDEN
-from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.point.point import FIELDS, Point, complete
 from nightsweep.jobs.point.workloads import WORKLOADS
 from nightsweep.jobs.record.input_error import InputError
@@ -69,7 +68,7 @@ def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
     if not folders:
         return with_log(from_traces(paths), log_of_gpus)
     if is_tables(paths[0]):
-        parquet.scan_whole(paths[0], TRACE_TABLES, "nightsweep ingest")
+        trace_files.require(paths[0], trace_tables.FOR_DIAGNOSIS)
         return with_log(from_tables(paths[0]), log_of_gpus)
     return with_log(from_folder(paths[0]), log_of_gpus)
 

@@ -15,9 +15,8 @@ from nightsweep.analysis.diagnosis.evidence.sources import is_point, is_tables
 from nightsweep.analysis.ingest import point_tables, trace_tables
 from nightsweep.analysis.readers import gpu_log, point_files
 from nightsweep.analysis.sweep.labels import plural
-from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.analysis.tables import column, parquet, points, trace_files
 from nightsweep.analysis.tables.csv_cells import without_formulas
-from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.analysis.tools.export import perfetto
 from nightsweep.analysis.tools.read import read
 from nightsweep.jobs.record.input_error import InputError
@@ -65,7 +64,7 @@ def to_perfetto(
         samples: dict[str, pl.DataFrame] = {}
         if len(paths) == 1 and is_tables(paths[0]):
             folder = paths[0]
-            parquet.scan_whole(folder, TRACE_TABLES, "nightsweep ingest")
+            trace_files.require(folder, ["windows", *(kind.table for kind in perfetto.KINDS)])
         else:
             traces = list(paths)
             if len(paths) == 1 and is_point(paths[0]):

@@ -93,14 +93,16 @@ class Writer:
     """The file, event by event; gzipped where its name ends so. At a bad end there is none."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.count, self._stack = path, 0, ExitStack()
+        self.path, self.count = path, 0
 
     def __enter__(self) -> Writer:
-        scratch = self._stack.enter_context(whole_file(self.path))
-        raw: Any = self._stack.enter_context(scratch.open("wb"))
-        if self.path.suffix == ".gz":  # whose header would have the name of the scratch file, and in that this host's
-            raw = self._stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
-        self._out = self._stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8"))
+        with ExitStack() as stack:
+            scratch = stack.enter_context(whole_file(self.path))
+            raw: Any = stack.enter_context(scratch.open("wb"))
+            if self.path.suffix == ".gz":  # whose header would have the scratch file's name, and in that this host's
+                raw = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
+            self._out = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8"))
+            self._stack = stack.pop_all()
         self._out.write('{"displayTimeUnit": "ns", "traceEvents": [')
         return self
 

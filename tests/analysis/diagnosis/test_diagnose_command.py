@@ -1,5 +1,6 @@
 """`nightsweep diagnose` on real runs: its JSON as documented, its text, and one clear line for what cannot be read."""
 
+import errno
 import gzip
 import json
 import re
@@ -7,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import jsonschema
+import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import verdict
@@ -223,3 +225,30 @@ def test_a_folder_of_traces_is_none(tmp_path, capsys):
         said = f"{tmp_path}: a folder of traces; the traces were expected, such as {trace}\n"
         assert capsys.readouterr().err == f"nightsweep {command[0]}: {said}"
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["trace.json.gz", "trace.sqlite"])
+def test_a_trace_that_must_not_be_read_is_called_so(name, tmp_path, monkeypatch, capsys):
+    """As whoever may read all cannot see it in a file's mode."""
+    trace, opened = tmp_path / name, Path.open
+    trace.touch()
+
+    def refuse(path, *args, **options):
+        if path == trace:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert cli.main(["diagnose", str(trace)]) == 2
+    assert capsys.readouterr().err == f"nightsweep diagnose: {trace}: Permission denied\n"
+
+
+def test_tables_of_another_version_are_called_so(tmp_path, capsys):
+    folder = str(tmp_path)
+    assert cli.main(["ingest", str(DATA / "kineto-h200-ddp-r0.json.gz"), "--out", folder]) == 0
+    kernels = tmp_path / "kernels.parquet"
+    pl.read_parquet(kernels).drop("blocks", "waves").write_parquet(kernels)
+    for command in (["diagnose"], ["compare", folder], ["export", "--to", "perfetto", "--out", folder + "/w.json"]):
+        assert cli.main([*command, folder]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"nightsweep {command[0]}: {kernels}: has no blocks and no waves; expected the columns")

@@ -151,6 +151,8 @@ def test_what_cannot_be_read_or_written_is_named(traces, tmp_path, capsys):
     for kind in (["csv", "--out", out], ["perfetto", "--out", out / "x.json"]):
         assert run(tables, "--to", *kind) == 2
         assert capsys.readouterr().err == f"nightsweep export: {out}: is there already, and is no folder\n"
+    assert run(tables, "--to", "perfetto", "--out", "/proc/x.json") == 2
+    assert capsys.readouterr().err == "nightsweep export: /proc/x.json: No such file or directory\n"
     (tables / "copies.parquet").write_text("cut")
     for kind in ("csv", "perfetto"):
         assert run(tables, "--to", kind, "--out", tmp_path / kind) == 2
@@ -159,7 +161,7 @@ def test_what_cannot_be_read_or_written_is_named(traces, tmp_path, capsys):
     (tables / "copies.parquet").unlink()
     assert run(tables, "--to", "perfetto", "--out", tmp_path / "perfetto") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "copies.parquet" in line
+    assert f"{tables}/copies.parquet: no such file" in line
 
 
 def test_a_window_of_time_ends_with_the_trace(traces, tmp_path, capsys):
