@@ -238,7 +238,7 @@ def first_diverged(e: Evidence) -> int | None:
 
 def start_means(side: Sequence[Evidence], *, timed: bool) -> list[float]:
     """The mean step of each start, ms: of its timed steps, else of the traced ones of the run that was named."""
-    starts = [e for e in side if e.steps.height] if timed else side[:1]
+    starts = [e for e in side if e.timed_ns is not None] if timed else side[:1]
     return [float(step_times(e, timed=timed).mean()) for e in starts]
 
 

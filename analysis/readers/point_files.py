@@ -142,10 +142,11 @@ def _step_row(line: StepLine) -> _Row:
 
 
 def step_ms(line: StepLine) -> float | None:
-    """The length of a step, by the device where it tells."""
-    if line.device_ns is not None:
-        return line.device_ns / 1e6
-    return None if line.start_ns is None or line.end_ns is None else (line.end_ns - line.start_ns) / 1e6
+    """The length of a step, by the device where it tells; None where that is not known, or none."""
+    known = line.start_ns is not None and line.end_ns is not None
+    by_host = line.end_ns - line.start_ns if known else 0  # type: ignore[operator]
+    length = by_host if line.device_ns is None else line.device_ns
+    return length / 1e6 if length > 0 else None
 
 
 def _lines(point: Path, kind: str, line: type[_Line], identity: _Row) -> list[_Row]:

@@ -252,13 +252,17 @@ def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None) -> dict[s
 
 
 def point_of(settings: Mapping[str, Any]) -> Point | None:
-    """The point of a record's settings; those that are not known here are left out. None of an unknown workload."""
+    """The point of a record's settings; those that are not known here are left out. None of an unknown workload, nor
+    where a number is none."""
     if settings.get("workload") == "command":
         return complete(dict(settings)) if "command" in settings else None
-    if settings.get("workload") not in WORKLOADS:
-        return None
     known = {name: value for name, value in settings.items() if name in FIELDS}
-    return complete(known) if {"workload", "model"} <= known.keys() else None
+    if settings.get("workload") not in WORKLOADS or "model" not in known:
+        return None
+    try:
+        return complete(known)
+    except (TypeError, ValueError):
+        return None
 
 
 def spans(e: Evidence) -> list[samples.Span]:

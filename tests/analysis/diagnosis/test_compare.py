@@ -244,10 +244,30 @@ def test_a_rank_without_steps_does_not_halve_the_batch():
     assert found.of == "step" and found.verdict == "no difference beyond noise"
 
 
-def test_a_point_of_a_workload_of_another_version_is_diagnosed_and_compared(capsys, tmp_path):
-    folder = shutil.copytree(ROOT / "tests/data/h200-2node/ddp", tmp_path / "a")
+@pytest.mark.parametrize("change", [{"workload": "audio", "model": "whisper"}, {"learning_rate": "fast"}])
+def test_a_point_of_another_version_is_diagnosed_and_compared_and_spoils_no_other(capsys, tmp_path, change):
+    folder, other = (shutil.copytree(ROOT / "tests/data/h200-2node/ddp", tmp_path / name) for name in "ab")
     record = json.loads((folder / "record.json").read_text())
-    (folder / "record.json").write_text(json.dumps(record | {"settings": {"workload": "audio", "model": "whisper"}}))
-    assert cli.main(["compare", str(folder), str(folder)]) == 0
+    (folder / "record.json").write_text(json.dumps(record | {"settings": record["settings"] | change}))
+    for pair in ([folder, other], [other, folder]):
+        assert cli.main(["compare", *map(str, pair)]) == 0
     assert cli.main(["diagnose", str(folder)]) == 0
     assert "mean of the timed steps" in capsys.readouterr().out
+
+
+def test_steps_whose_time_is_not_known_do_not_count():
+    unknown = Evidence(steps=timed(10.0).with_columns(step_ms=pl.lit(None, pl.Float64)))
+    some = Evidence(steps=timed(10.0).with_columns(step_ms=pl.when(pl.col("step") < 20).then("step_ms")))
+    found = comparison.compare_runs([run(10.0), unknown], [some])
+    assert found.starts == (1, 1) and found.steps == (30, 20) and found.step.by == pytest.approx(0, abs=0.1)
+
+
+def test_steps_that_took_no_time_are_none(capsys, tmp_path):
+    folder = shutil.copytree(ROOT / "tests/data/h200-2node/ddp", tmp_path / "a")
+    for file in (folder / "timed").glob("steps-*.jsonl"):
+        lines = [json.loads(line) | {"device_ns": 0} for line in file.read_text().splitlines()]
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert cli.main(["compare", str(folder), str(folder)]) == 2
+    assert "has no step to compare" in capsys.readouterr().err
+    assert cli.main(["diagnose", str(folder)]) == 1
+    assert "no step could be timed" in capsys.readouterr().out
