@@ -126,7 +126,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
         return max(uneven, lengths.shortest_ms) + replayed + (growth - 1) * slowed
 
     predicted = []
-    for number in ranks:
+    for number in dict.fromkeys(ranks):
         ends = sorted(on(number, end, 2 * end) for end in (0.0, 1.0))
         predicted.append(Step(number, on(number, 0.5, 1.0), ends[0] * (1 - NOISE.value), ends[1] * (1 + NOISE.value)))
     lost["uneven steps"] = lengths.mean_ms - lengths.on(1 / own)

@@ -11,7 +11,8 @@ nightsweep export --to perfetto results/demo/points/ID --out window.json.gz
 nightsweep ingest traces/*.sqlite --out tables
 nightsweep diagnose traces/*.sqlite
 
-Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
+Exit status: 0 done; 1 the doctor found what will not work, publish a secret, diagnose no step, ingest what it could not
+read beside what it could, or the run of wrap failed; 2 the sweep, the input or the command line is wrong; 130 Ctrl-C.
 """
 
 from __future__ import annotations

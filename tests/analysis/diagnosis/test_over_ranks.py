@@ -32,7 +32,8 @@ def sharded(tmp_path_factory):
 def test_messages_take_longer_among_more_ranks(sharded):
     """Nothing hides them, so the step grows by them: at most as a ring sends more, by 1.5 on four ranks and 1.75 on
     eight, and what ranks wait for each other grows, too."""
-    found = over_ranks.predict(sharded, [2, 4, 8])
+    found = over_ranks.predict(sharded, [2, 4, 8, 4])
+    assert [step.ranks for step in found.predicted] == [2, 4, 8], "each once"
     two, four, eight = found.predicted
     assert two.ms == pytest.approx(found.measured.ms, rel=1e-3)
     assert found.measured.ms < four.ms < eight.ms
