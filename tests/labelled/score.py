@@ -3,8 +3,8 @@
     python -m tests.labelled.score [--points DIR] [--half tune] [--bare] [--names a,b] [--causes 4]
 
 DIR has a folder a run, as pairs.py leaves them; else the kept runs are scored. What fixes gave is
-tests/data/scripts/pairs.json; what the remedy of the first cause gave where that is not the label's, tried.json. With
---bare the diagnosis has the traces alone: no settings, no record, no timed steps.
+tests/data/scripts/pairs.json; what the remedy of the first cause gave where that is a setting and not the label's fix,
+tried.json. With --bare the diagnosis has the traces alone: no settings, no record, no timed steps.
 """
 
 from __future__ import annotations
@@ -97,6 +97,14 @@ def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float]) -> tu
     return right, predicted, of_label
 
 
+def foretold(run: ScriptRun, found: dict[str, Any], tried: dict[str, float]) -> bool | None:
+    """Whether the remedy of the first cause, imposed as a setting, gave what is predicted. None: it was not tried."""
+    first = next((cause for cause in found["causes"] if cause["share"] >= 0.01), None)
+    if first is None or not run.tried or first["remedy"] != run.tried or run.name not in tried:
+        return None
+    return is_hit(first, tried[run.name])
+
+
 def as_good(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float], tried: dict[str, float]) -> bool:
     """Whether the remedy of the first cause was measured to give as much as the label's fix, or hardly less."""
     first = next((cause for cause in found["causes"] if cause["share"] >= 0.01), None)
@@ -129,7 +137,7 @@ def main() -> int:
     runs = [run for run in runs if (args.points / run.name).is_dir()]
     answers = diagnosed([(args.points / run.name, args.bare) for run in runs])
     fixes, tried = measured(), measured(TRIED, "tried")
-    rights, hits, widths, equal, rows = [], [], [], 0, []
+    rights, hits, widths, equal, rows, remedies = [], [], [], 0, [], []
     for run, found in zip(runs, answers, strict=True):
         right, hit, cause = judged(run, found, fixes)
         rights += [] if right is None else [right]
@@ -140,11 +148,15 @@ def main() -> int:
             kind = cause["kind"] if cause else (run.kinds or ["recompute_or_unfused"])[0]
             rows.append((kind, fixes[run.name] - told, hit, (high - low) / 2))
         equal += right is False and as_good(run, found, fixes, tried)
+        remedies += [] if (own := foretold(run, found, tried)) is None else [own]
         gave = f"{100 * fixes[run.name]:.0f}" if run.name in fixes else "-"
         marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
     print("\n".join(by_kind(rows)))
+    print(
+        f"{sum(remedies)} of {len(remedies)} remedies of first causes that were imposed as settings gave what is predicted"
+    )
     print(f"{equal} of the other first causes have a remedy that gave as much as the label's fix, or 5 points less")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
           f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip

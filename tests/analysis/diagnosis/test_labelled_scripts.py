@@ -46,6 +46,10 @@ NOT_FIRST = {
     "healthy_lips": "fusing is predicted to give 18 %; compiled layers gave 1.5: most work is in the trunk before",
     "adamw_news": "launch_bound comes first, 35 %, for its loops over tensors: a fused optimizer, which gave 46",
     "coins_radar": "fusing comes first, 36 %: the compiler made it 17 % slower; host_sync has 7 %",
+    "healthy_trials": "fusing is predicted to give 17 %; compiled layers gave 8.3",
+    "boxes_receipts": "fusing comes first, 16 % (3 at least); loader_wait has 28 % (0 at least), and gave 27",
+    "most_deblur": "layout_transposes comes first, 30 %; that pooling keeps one thread of a block busy is not seen",
+    "limit_deblur": "fusing comes first, 30 %; allocator_churn has 2 %, and gave 4",
 }
 """Where the first cause is not the label's."""
 OFF = {
@@ -103,8 +107,25 @@ OFF = {
     "healthy_lips": "18 % by fusing where compiled layers gave 1.5",
     "adamw_news": "as above",
     "coins_radar": "7 % (15 at most) where it gave 27: without what is read back, its samples go through in one",
+    "most_deblur": "2 % (4 at most) where it gave 32, as above",
 }
 """Where what is predicted is not what was measured."""
+NOT_GIVEN = {
+    "coins_radar": "the compiler made it 17 % slower",
+    "convs_tts": "it has convolutions over one dimension alone; the ranks of a point say so now, these do not",
+    "fold_traffic": "it gave -12 %: half of the model folds films in NCHW",
+    "layout_superres": "28 % (30 at least): within, it asks for NCHW",
+    "lion_dino": "it gave -4 %: the host was faster than that of the trace",
+    "pageable_lightning": "50 % (46 at most): the loader's worker processes are waited for less, too",
+    "pictures_fewshot": "8 % (8.4 at least): what copies into page-locked memory takes",
+    "plain_slides": "35 % (43 at least): likewise",
+    "rows_dictionaries": "32 % (40 at least): likewise",
+    "product_quantised": "46 % (56 at least): so did bf16",
+    "release_volumes": "it gave -18 %: PyTorch's instance norm makes its input contiguous",
+    "reverb_speakers": "8 % (10 at least)",
+    "triangles_folding": "59 % (57.8 at most)",
+}
+"""Where the remedy of the first cause, imposed as a setting, did not give what is predicted."""
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +168,8 @@ OTHERWISE = {
     "deal_meshes": "each rank has other meshes; the mean over ranks is the same",
     "healthy_glaciers": "its loss jumps from step to step, by up to a factor of ten, and so rounding grows",
     "layout_cuneiform": "likewise: of two networks against each other",
+    "boxes_pillars": "its loss falls tenfold in these steps, and rounding with it",
+    "pillars_pillars": "likewise",
 }
 """Whose losses differ, and why the fix trains the same all the same."""
 
@@ -165,7 +188,15 @@ def test_what_was_tried_changes_no_loss():
     for name, loss in pairs:
         if loss["slow"] and name != "lion_preferences":  # which is not counted: docs/diagnosis-accuracy.md
             assert loss["tried"][0] == pytest.approx(loss["slow"][0], rel=0.01), name
-    assert len(pairs) == 10
+    assert len(pairs) == 63
+
+
+@pytest.mark.slow
+def test_its_own_remedies_give_what_is_predicted(found):
+    tried = score.measured(score.TRIED, "tried")
+    right = {name: own for name in tried if (own := score.foretold(RUNS[name], found[name], tried)) is not None}
+    assert {name for name, own in right.items() if not own} == NOT_GIVEN.keys()
+    assert len(right) == 56
 
 
 def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
