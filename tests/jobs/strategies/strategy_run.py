@@ -6,6 +6,7 @@ strategy, steps.
 Each rank, a process of its own, writes the losses of each point to OUT/rankR.json; `run` starts them.
 """
 
+import dataclasses
 import gc
 import json
 import os
@@ -21,6 +22,9 @@ from nightsweep.jobs.rank import server
 
 CPU = {"device": "cpu", "optimizer": "sgd", "learning_rate": 0.05, "micro_batch": 2}
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 16, **CPU}
+
+VIT_LAYERS = 4
+"""Of twelve: what a strategy does with a layer it does with each, and DeepSpeed takes seconds for them all."""
 
 KEPT = []
 """Trainers that must not keep the process group from ending although something still refers to them, as in a job."""
@@ -46,25 +50,41 @@ def run(folder, ranks, points, steps=3, **environment):
     return {name: [of_rank[name] for of_rank in of_ranks] for name in points}
 
 
+def build(point):
+    """The workload; of a ViT, the first layers."""
+    from nightsweep.jobs.workloads import make as workloads
+
+    work = workloads.build(point)
+    return first_layers(work, VIT_LAYERS) if point.model == "vit_s" else work
+
+
+def first_layers(work, count):
+    """The workload with so many layers left."""
+    import torch
+
+    decoder = work.model.model if hasattr(work.model, "model") else work.model.vit
+    decoder.layers = torch.nn.ModuleList(work.layers[:count])
+    return dataclasses.replace(work, layers=work.layers[:count])
+
+
 def train(point, steps):
-    """Losses of each step's micro-batches on this rank."""
+    """Losses of each step's micro-batches on this rank; a point may have fewer steps."""
     from nightsweep.jobs.rank.loader import make_loader
     from nightsweep.jobs.rank.worker import pick_device, set_precision
     from nightsweep.jobs.strategies.make import make_trainer
     from nightsweep.jobs.telemetry.trace.tracers import Tracer
     from nightsweep.jobs.workloads import compute
-    from nightsweep.jobs.workloads import make as workloads
 
     device = pick_device(point, int(os.environ["LOCAL_RANK"]))
     set_precision(point)
     compute.set_kernels(point)
-    work = workloads.build(point)
+    work = build(point)
     compute.write_attention_out(point, work)
     batches = fetched(point, work, device, make_loader(point, work.dataset, device))
     trainer = make_trainer(point, work, device)
     found = []
     with compute.attention(point):
-        for _ in range(steps):
+        for _ in range(min(steps, point.timed_steps)):
             of_step = (next(batches) for _ in range(point.grad_accum))
             losses = trainer.micro_batches(of_step, Tracer(), lambda loss: loss)
             trainer.step()

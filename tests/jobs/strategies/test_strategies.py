@@ -4,7 +4,6 @@ In fp64 the losses agree to the rounding of the fp32 that transformers' norms in
 of weights that the optimizer has moved, so that a wrong gradient or average shows."""
 
 import contextlib
-import dataclasses
 import functools
 
 import pytest
@@ -16,7 +15,7 @@ from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.strategies.zero import zero_optimization
 from nightsweep.jobs.workloads import compute
 from nightsweep.jobs.workloads import make as workloads
-from tests.jobs.strategies.strategy_run import CPU, NANO, fetched, run
+from tests.jobs.strategies.strategy_run import CPU, NANO, build, fetched, first_layers, run
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,8 @@ EXACT = {"precision": "fp64", "grad_accum": 2}
 LLM = NANO | EXACT
 VIT = {"workload": "image", "model": "vit_s", "image_size": 32, **CPU, **EXACT}
 PLAIN = NANO | {"grad_accum": 2}
-RESNET = {"workload": "image", "model": "resnet50", "image_size": 32, "layout": "nhwc", **CPU, "precision": "bf16_pure"}
+RESNET = {"workload": "image", "model": "resnet50", "image_size": 32, "layout": "nhwc", **CPU, "timed_steps": 2}
+RESNET |= {"precision": "bf16_pure"}
 QLORA = NANO | {"method": "qlora", "learning_rate": 0.1, "loss_chunks": 2}
 
 TWO = {
@@ -80,7 +80,7 @@ def four(tmp_path_factory):
 def model_and_shards(settings, shards):
     """A point's model, and the steps' samples of each shard of the data: accumulation is one large batch here."""
     point = complete(settings)
-    work = workloads.build(point)
+    work = build(point)
     found = []
     for shard in range(shards):
         sampler = DistributedSampler(work.dataset, shards, shard, seed=point.seed, drop_last=True)
@@ -217,19 +217,12 @@ def test_local_sgd_averages_every_second_step(two):
                     other.copy_(one)
 
 
-def first_layer(work):
-    """The workload with one layer left, which is soon compiled."""
-    decoder = work.model.model if hasattr(work.model, "model") else work.model.vit
-    decoder.layers = torch.nn.ModuleList(work.layers[:1])
-    return dataclasses.replace(work, layers=work.layers[:1])
-
-
 @pytest.mark.parametrize("settings", [NANO, VIT | {"precision": "fp32"}], ids=["llm", "image"])
 def test_compiled_networks_compute_the_same(settings):
     found = []
     for mode in ("none", "default"):
         point = complete(settings | {"compile": mode, "grad_accum": 1})
-        work = first_layer(workloads.build(point))
+        work = first_layers(workloads.build(point), 1)  # which is soon compiled
         compute.compile_model(point, work)
         batch = next(fetched(point, work, torch.device("cpu"), DataLoader(work.dataset, 2)))
         loss = work.loss(work.model, batch)
