@@ -94,8 +94,13 @@ def test_a_set_grows_by_points_that_it_has_not(sweep, tmp_path, capsys):
 
 
 def test_a_large_table_is_the_same_bytes_however_it_is_read(sweep, tmp_path):
-    """Polars reads it in pieces, as many as cores and chance have it."""
-    out = shutil.copytree(sorted(PUBLISHED.iterdir())[-1], tmp_path / "set")
+    """Polars reads it in pieces, as many as cores and chance have it, where it has more rows than a piece."""
+    published, out = PUBLISHED / "h200-2026-11-21/tables", tmp_path / "set"
+    assert main(["publish", str(sweep), "--into", str(out)]) == 0
+    ids = pl.read_parquet(out / "tables/points.parquet")["point_id"]
+    samples = pl.read_parquet(published / "gpu_samples.parquet").head(150_000)
+    samples = samples.with_columns(point_id=pl.lit(ids[0]))
+    samples.write_parquet(out / "tables/gpu_samples.parquet")
     found = set()
     for _ in range(3):
         assert main(["publish", str(sweep), "--into", str(out)]) == 0
