@@ -24,6 +24,9 @@ gc.disable()  # until all tests are collected, a quarter of whose time it would 
 LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
 """The files that take longest: where one of them begins late, it runs on when all others have ended."""
 
+AFTER_LINT = "test_record.py"
+"""It checks types: in two seconds with what the lint beside the tests leaves in its cache, else in thirty."""
+
 
 def pytest_collection_modifyitems(items):
     """Long files go first, the longest before them: with several workers, one at the end would leave the others idle.
@@ -33,7 +36,7 @@ def pytest_collection_modifyitems(items):
     computing = [path for path in long if path not in waiting]
     place = {path: n for n, path in enumerate(computing)} | {path: 3 * n - 0.5 for n, path in enumerate(waiting)}
     place |= {path: LONGEST.index(path.name) - len(LONGEST) for path in long if path.name in LONGEST}
-    items.sort(key=lambda item: place.get(item.path, math.inf))
+    items.sort(key=lambda item: math.inf if item.path.name == AFTER_LINT else place.get(item.path, math.inf))
 
 
 def pytest_collection_finish():
