@@ -63,10 +63,21 @@ def nvml(monkeypatch):
     return use
 
 
+class LastingServers(Servers):
+    """They stay where the name of the test is all that differs, or where its stand-in for a program is: for those
+    variables, servers would be started anew for each test."""
+
+    OF_TESTS = ("PYTEST_CURRENT_TEST", "PATH")
+
+    def begin(self, run_folder, point, environment):
+        here = {name: self.given[1][name] for name in self.OF_TESTS} if self.given else {}
+        return super().begin(run_folder, point, {**environment, **here})
+
+
 @pytest.fixture(scope="module")
 def servers():
     """Forks the ranks of all points of a file: what ranks import takes longer than what they are started for."""
-    with Servers() as lasting:
+    with LastingServers() as lasting:
         yield lasting
 
 

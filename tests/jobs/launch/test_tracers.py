@@ -23,13 +23,12 @@ from nightsweep.jobs.sweep.order import Order
 from tests.fakes.nsys import AGENT, HANGS, VERSION, left_behind, nano, stand_in
 
 
-def measure(tmp_path, point):
+def measure(tmp_path, point, servers):
     """Launch the point here; its record and folder."""
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    with Servers() as servers:
-        return launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers)), folder
+    return launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers)), folder
 
 
 def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
@@ -41,7 +40,7 @@ def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
 
     monkeypatch.setattr(launch, "choose_tracer", lambda *_: Choice("nsys", "v; no GPU metrics: x", "v", "x"))
     monkeypatch.setattr(launch.Attempt, "run", run)
-    measure(tmp_path, nano(tracer="nsys"))
+    measure(tmp_path, nano(tracer="nsys"), Servers())
     assert seen == {"timed": True, "traced": False}
 
 
@@ -49,13 +48,13 @@ def trace(folder, rank):
     return gzip.decompress((folder / f"traced/trace-r{rank}.json.gz").read_bytes()).decode()
 
 
-def under_nsys(tmp_path, monkeypatch, point, profile):
+def under_nsys(tmp_path, monkeypatch, servers, point, profile):
     """Launch ranks that compute on the CPU as if nsys were to trace them; the record and its folder."""
     point = dataclasses.replace(point, tracer="nsys")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(launch, "choose_tracer", lambda *_: Choice("nsys", "a stand-in", VERSION))
     calls = stand_in(tmp_path, monkeypatch, profile=profile).with_name("calls")
-    record, folder = measure(tmp_path, point)
+    record, folder = measure(tmp_path, point, servers)
     ranks = point.traced_ranks()
     assert calls.read_text().count("-m nightsweep.jobs.rank.worker") == len(ranks)
     assert sorted(path.name for path in folder.glob("traced/trace-*")) == [f"trace-r{r}.json.gz" for r in ranks]
@@ -83,10 +82,11 @@ setsid "$@"
 
 
 @pytest.fixture(scope="module")
-def without_report(tmp_path_factory):
+def without_report(tmp_path_factory, servers):
     """A point whose rank (one, to save time) ran well under an nsys that left no report."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return under_nsys(tmp_path_factory.mktemp("without"), monkeypatch, nano(ranks_per_node=1), RUNS_THE_RANK)
+        point = nano(ranks_per_node=1)
+        return under_nsys(tmp_path_factory.mktemp("without"), monkeypatch, servers, point, RUNS_THE_RANK)
 
 
 @pytest.mark.slow
@@ -113,17 +113,17 @@ def timed_before(monkeypatch, without_report):
 
 
 @pytest.mark.slow
-def test_where_nsys_hangs_kineto_traces(tmp_path, monkeypatch, timed_before):
-    record, folder = under_nsys(tmp_path, monkeypatch, nano(), HANGS)
+def test_where_nsys_hangs_kineto_traces(tmp_path, monkeypatch, servers, timed_before):
+    record, folder = under_nsys(tmp_path, monkeypatch, servers, nano(), HANGS)
     kineto_took_over(record, folder, "no rank moved for 4 s: no sign of life: rank 0, 1")
 
 
 @pytest.mark.slow
 def test_where_nsys_dies_kineto_traces_the_asked_rank_deep_with_stacks_shapes_and_memory(
-    tmp_path, monkeypatch, timed_before
+    tmp_path, monkeypatch, servers, timed_before
 ):
-    profile = AGENT + "echo 'nsys: out of luck' >&2; exit 1"
-    record, folder = under_nsys(tmp_path, monkeypatch, nano(trace_ranks="1", trace_preset="deep"), profile)
+    profile, point = AGENT + "echo 'nsys: out of luck' >&2; exit 1", nano(trace_ranks="1", trace_preset="deep")
+    record, folder = under_nsys(tmp_path, monkeypatch, servers, point, profile)
     kineto_took_over(record, folder, "rank 1 ended with code 1 before its first sign of life, without a traceback")
     events = json.loads(trace(folder, 1))["traceEvents"]
     assert any(event.get("cat") == "python_function" for event in events)
