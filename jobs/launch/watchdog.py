@@ -198,7 +198,7 @@ class Ranks:
         environment = {**rank_environment(self.point, self.port), **variables}
         self.processes: Fresh | Forked
         if servers is None or not servers.fork or needs_new_python(order):
-            if servers is not None:
+            if servers is not None and allocation.inside():
                 servers.close()  # Slurm has no CPUs for another step beside theirs
             self.processes = Fresh(run_folder, commands(run_folder, self.point, servers is None), environment)
         else:
