@@ -39,17 +39,22 @@ def losses(folder, rank=0):
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    """Folders of starts that were forked from one server, one after the other; whether it was the same."""
-    folder, pids = tmp_path_factory.mktemp("forked"), []
+def served(tmp_path_factory):
+    """Folders of starts that were forked one after the other, the last with another variable; the server of each."""
+    folder, pids = tmp_path_factory.mktemp("forked"), {}
     with Servers() as servers:
         bad = NANO | {"fault": "exception@rank0:step2"}
-        for name, settings in (("nano", NANO), ("image", IMAGE), ("again", NANO), ("bad", bad), ("last", NANO)):
+        starts = {"nano": NANO, "image": IMAGE, "again": NANO, "bad": bad, "last": NANO}
+        for name, settings in (starts | {"other": NANO | {"cpu_threads": 3}}).items():
             outcome, _ = run(servers, folder / name, **settings)
             assert outcome.reason == ("rank_exception" if name == "bad" else None), outcome
-            pids.append(servers.process.pid)
-        assert len(set(pids)) == 1
-    return folder
+            pids[name] = servers.process.pid
+    return folder, pids
+
+
+@pytest.fixture
+def forked(served):
+    return served[0]
 
 
 def test_a_forked_rank_trains_as_a_new_python_does(tmp_path, forked):
@@ -71,12 +76,9 @@ def test_each_rank_is_a_process_of_its_own_with_its_own_log(forked):
     assert (forked / "nano/rank0.log").read_text().endswith("rank 0 is done\n")
 
 
-def test_servers_are_started_anew_for_other_variables(tmp_path):
-    with Servers() as servers:
-        run(servers, tmp_path / "one", **NANO)
-        first = servers.process.pid
-        run(servers, tmp_path / "other", **NANO, cpu_threads=3)
-        assert servers.process.pid != first
+def test_servers_are_started_anew_for_other_variables_and_no_others(served):
+    *pids, other = served[1].values()
+    assert len(set(pids)) == 1 and other not in pids
 
 
 def test_where_no_rank_can_be_forked_they_are_new_pythons_and_why_is_said(tmp_path, monkeypatch, capsys):
