@@ -154,9 +154,7 @@ def main() -> int:
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
     print("\n".join(by_kind(rows)))
-    print(
-        f"{sum(remedies)} of {len(remedies)} remedies of first causes that were imposed as settings gave what is predicted"
-    )
+    print(f"{sum(remedies)} of {len(remedies)} remedies of first causes, imposed as settings, gave what is predicted")
     print(f"{equal} of the other first causes have a remedy that gave as much as the label's fix, or 5 points less")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
           f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip
