@@ -53,10 +53,7 @@ def begin(watch: Watch) -> Callable[[], None]:
         @functools.wraps(call)
         def turned(self: Any, *args: Any, **kwargs: Any) -> Any:
             found = call(self, *args, **kwargs)
-            nhwc = (
-                self.dim() == 4 and not self.is_contiguous() and self.is_contiguous(memory_format=torch.channels_last)
-            )
-            if nhwc and found.is_contiguous() and found.data_ptr() != self.data_ptr():
+            if _was_turned(self, found):
                 watch.found_place("copy from NHWC to NCHW")
             return found
 
@@ -70,6 +67,18 @@ def begin(watch: Watch) -> Callable[[], None]:
     warnings.showwarning = count
     torch.cuda.set_sync_debug_mode("warn")
     return end
+
+
+def _was_turned(before: Any, after: Any) -> bool:
+    """Whether pictures in NHWC have become others in NCHW, which no view of them can be. What torch.compile traces is
+    of another class, and is not asked."""
+    import torch
+
+    try:
+        nhwc = type(before) is torch.Tensor and before.dim() == 4 and not before.is_contiguous()
+        return nhwc and before.is_contiguous(memory_format=torch.channels_last) and bool(after.is_contiguous())
+    except RuntimeError:  # within torch.vmap nothing is known of layouts
+        return False
 
 
 ROOT = f"{Path.cwd()}{os.sep}"

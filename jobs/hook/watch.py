@@ -235,7 +235,8 @@ class Watch:
                 self.rearm()
         if self.capturing:
             self.range = self.tracer.open(f"step {number}")
-        if self.device and self.block == 0 and self.left == PROBED:
+        # A look at a step that was dropped goes on until the next one ends.
+        if self.device and self.block == 0 and self.left == PROBED and self.probing is None:
             self.probing = probe.begin(self)
         phase = self.blocks[self.block]["phase"]
         self.current = Step(number, phase, self.block, clock.now_ns(), time.monotonic_ns())
@@ -248,7 +249,7 @@ class Watch:
             return
         if self.range is not None:
             self.range()
-        self.current = self.range = self.probing = None
+        self.current = self.range = None
         if why not in self.notes and self.block <= 1 and not self.capturing:
             self.block, self.steps, self.left = 0, [], self.blocks[0]["steps"]
         self.notes.append(why)

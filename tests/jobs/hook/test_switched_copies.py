@@ -7,6 +7,7 @@ import torch
 from torch import channels_last, nn
 
 from nightsweep.jobs.hook import models, probe
+from nightsweep.jobs.hook.watch import Watch
 from tests.jobs.hook.switched import switched
 
 pytestmark = pytest.mark.usefixtures("undone")
@@ -92,3 +93,22 @@ def test_lines_that_copy_pictures_back_to_nchw(monkeypatch):
     end()
     x.contiguous()
     assert found == ["copy from NHWC to NCHW"] * 3
+
+
+def test_what_is_compiled_or_mapped_in_the_step_that_is_looked_at_runs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    end = probe.begin(SimpleNamespace(found_place=id))
+    x = torch.ones(2, 3, 4, 4).contiguous(memory_format=channels_last)
+    compiled = torch.compile(lambda x: x.contiguous().flatten(1), backend="eager", fullgraph=True)
+    assert compiled(x).shape == (2, 48)
+    assert torch.vmap(lambda x: x.transpose(0, 2).contiguous())(x[None]).shape == (1, 4, 3, 2, 4)
+    end()
+
+
+def test_a_look_at_a_step_that_is_dropped_is_ended():
+    ended, step = [], SimpleNamespace(memory=None)
+    watch = SimpleNamespace(is_own=lambda: True, source="optimizer", range=None, notes=[], block=2, capturing=False)
+    watch.probing, watch._event, watch.allocator, watch.steps, watch.left = lambda: ended.append(1), id, None, [], 1
+    Watch.drop_step(watch, "optimizer", "why")
+    Watch._close(watch, step)
+    assert ended == [1] and watch.probing is None
