@@ -13,10 +13,12 @@ from .watch import Watch
 
 def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None]) -> None:
     """What concerns whole models: the modules with something to train that the script itself calls, in the first steps,
-    where gradients are recorded: also in evaluation mode, as a pretrained model is at first. They are compiled after
-    these, when no hook of ours is left that a compiler would see. `laid_out` is called where a layout has an effect."""
+    where gradients are recorded: also in evaluation mode, as a pretrained model is at first; those with parameters
+    that only their first call makes (LazyLinear), with their second. They are compiled after these, when no hook of
+    ours is left that a compiler would see. `laid_out` is called where a layout has an effect."""
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
+    from torch.nn.parameter import is_lazy
 
     mode = settings["compile"]
     changes: list[Callable[[Any], None]] = []
@@ -47,7 +49,7 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
         if not isinstance(module, torch.jit.ScriptModule):  # which takes no hook, and of whose parts no call is heard
             handle.remove()  # what it calls is not listened to
             returned = module.register_forward_hook(over, always_call=True)
-        if module not in models:
+        if module not in models and not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             models.append(module)
             for change in changes:
                 change(module)
@@ -118,7 +120,7 @@ def weights_layout(parameters: Iterable[Any]) -> str | None:
     sizes, dimensions = {"nchw": 0, "nhwc": 0}, {0}
     for own in parameters:
         dimensions.add(own.dim())
-        if own.dim() in (4, 5):
+        if own.dim() in (4, 5) and own.layout == torch.strided:
             last = torch.channels_last if own.dim() == 4 else torch.channels_last_3d
             nhwc = own.is_contiguous(memory_format=last)
             if nhwc != own.is_contiguous():  # else it is of one pixel, and lies both ways

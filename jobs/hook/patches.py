@@ -74,6 +74,7 @@ class Leader:
 def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
     """Each return from a step of the optimizer that leads is a mark, also where a gradient scaler skips the step."""
     import torch
+    from torch.nn.parameter import is_lazy
 
     wrap = optimizer.profile_hook_step
     leader, here = Leader(watch), threading.local()
@@ -94,8 +95,8 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
             finally:
                 here.steps = outer
             if id(self) not in watch.trainable:
-                parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-                watch.trainable[id(self)] = sum(parameter.numel() for parameter in parameters)
+                parameters = [own for group in self.param_groups for own in group["params"] if not is_lazy(own)]
+                watch.trainable[id(self)] = sum(own.numel() for own in parameters)
                 if watch.weights_layout in (None, "none"):
                     watch.weights_layout = weights_layout(parameters) or watch.weights_layout
             leader.stepped(self)

@@ -1,12 +1,13 @@
 """Copies: to a GPU, through page-locked memory and without a wait, and from one layout of pictures to another."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import channels_last, nn
 
-from nightsweep.jobs.hook import models, probe
+from nightsweep.jobs.hook import models, patches, probe
 from nightsweep.jobs.hook.watch import Watch
 from tests.jobs.hook.switched import switched
 
@@ -70,6 +71,28 @@ def test_how_weights_lie():
     assert models.weights_layout([*pictures.parameters(), *dot.parameters()]) == "nhwc"
     assert models.weights_layout(series.parameters()) == "none"
     assert models.weights_layout([torch.ones(100)]) is None  # sharded: those of all layers in one
+    assert models.weights_layout([torch.ones(2, 3, 4, 4).to_sparse_csr()]) == "nchw"
+
+
+def test_weights_that_the_first_call_makes_are_laid_out_then():
+    watch, net = switched(layout="nhwc"), nn.Sequential(nn.LazyConv2d(8, 3), nn.ReLU())
+    net(torch.ones(1, 4, 6, 6))
+    assert watch.notes
+    net(torch.ones(1, 4, 6, 6))
+    assert models.weights_layout(net.parameters()) == "nhwc" and not watch.notes
+
+
+def test_an_optimizer_may_have_weights_that_no_call_has_made():
+    class Own(torch.optim.Optimizer):
+        def step(self):
+            return "done"
+
+    watch = SimpleNamespace(is_own=lambda: True, spanned=lambda _: nullcontext(), mark=lambda _: None)
+    watch.trainable, watch.weights_layout = {}, None
+    patches._patch_optimizer(watch, torch.optim.Optimizer)
+    optimizer = Own([*nn.Conv2d(4, 8, 3, bias=False).parameters(), *nn.LazyLinear(2).parameters()], {})
+    assert optimizer.step() == "done"
+    assert watch.trainable == {id(optimizer): 288} and watch.weights_layout == "nchw"
 
 
 @pytest.mark.parametrize(("layout", "noted"), [(channels_last, True), (torch.contiguous_format, False)])
