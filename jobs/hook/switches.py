@@ -5,6 +5,7 @@ A setting that is None leaves the script as it is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import random
@@ -99,7 +100,8 @@ def _switch_loader(watch: Watch, settings: Settings) -> None:
 def _switch_copies(watch: Watch, settings: Settings) -> None:
     """Copies to a GPU go through page-locked memory, and those from such memory do not wait. (The other way the host
     would read what has not come yet.) Many a library passes `non_blocking=False` on where nobody chose it; by its place
-    hardly anyone does."""
+    hardly anyone does. What is copied before the first step may be a whole data set, and such memory is never given
+    back."""
     import torch
 
     pin, ahead = settings["pin_memory"], settings["non_blocking"]
@@ -110,17 +112,16 @@ def _switch_copies(watch: Watch, settings: Settings) -> None:
 
         @functools.wraps(copy)
         def copying(self: Any, *args: Any, _copy: Any = copy, **kwargs: Any) -> Any:
-            if self.device.type != "cpu":
+            if self.device.type != "cpu" or (_copy.__name__ == "to" and _target(args, kwargs) != "cuda"):
                 return _copy(self, *args, **kwargs)
-            if pin and _is_batch(self) and (_copy.__name__ == "cuda" or _target(args, kwargs) == "cuda"):
-                self = self.pin_memory()
-                _used(watch, "pin_memory")
-            if not ahead or any(isinstance(given, bool) for given in args) or not self.is_pinned():
-                return _copy(self, *args, **kwargs)
-            found = _copy(self, *args, **{**kwargs, "non_blocking": True})
-            if found.device != self.device:
-                _used(watch, "non_blocking")
-            return found
+            with contextlib.suppress(RuntimeError):  # there is no such memory left, or torch.vmap knows of none
+                if pin and watch.current is not None and _is_batch(self):
+                    self = self.pin_memory()
+                    _used(watch, "pin_memory")
+                if ahead and not any(isinstance(given, bool) for given in args) and self.is_pinned():
+                    kwargs = {**kwargs, "non_blocking": True}
+                    _used(watch, "non_blocking")
+            return _copy(self, *args, **kwargs)
 
         setattr(torch.Tensor, name, copying)
 

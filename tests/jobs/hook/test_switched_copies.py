@@ -63,6 +63,30 @@ def test_large_batches_go_through_page_locked_memory(monkeypatch):
     assert not watch.notes
 
 
+def test_copies_go_on_where_there_is_no_page_locked_memory(monkeypatch):
+    """What cannot be asked for it either: a tensor within torch.vmap. Before the first step none is asked for it."""
+    asked, batch = [], torch.ones(1 << 18)
+
+    def none_left(self):
+        asked.append(self)
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: (self, args))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", none_left)
+    watch = switched(pin_memory=True, non_blocking=True)
+    watch.current = None
+    assert batch.to("cuda")[0] is batch and not asked
+    watch.current = object()
+    assert batch.to("cuda")[0] is batch and asked == [batch] and len(watch.notes) == 2
+    assert torch.vmap(lambda x: x.to("cuda")[0])(batch[None]).shape == (1, 1 << 18)
+
+
+def test_other_copies_are_left_alone():
+    """torch.vmap does not know whether memory is page-locked."""
+    switched(pin_memory=True, non_blocking=True)
+    assert torch.vmap(lambda x: x.to(torch.float64))(torch.ones(2, 1 << 18)).dtype == torch.float64
+
+
 def test_how_weights_lie():
     pictures, volumes, series = nn.Conv2d(4, 8, 3), nn.Conv3d(4, 8, 3), nn.Conv1d(4, 8, 3)
     dot = nn.Conv2d(4, 8, 1)  # lies both ways
