@@ -18,10 +18,10 @@ SIDES = ("point_id", "remedied_id")
 
 
 def choose_trials(tables: dataset.Tables) -> list[dict[str, Any]]:
-    """The trials that are shown, the best first: of those measured, with a timeline of both points."""
+    """The trials shown, the best first: of those measured that had an effect, with a timeline of both points."""
     traced = tables["timeline"]["point_id"].unique().implode()
     both = pl.col("point_id").is_in(traced) & pl.col("remedied_id").is_in(traced)
-    trials = tables["remedies"].filter(both, pl.col("gain").is_not_null())
+    trials = tables["remedies"].filter(both, pl.col("gain").is_not_null(), pl.col("verdict") != "no_effect")
     rows = trials.sort("gain", "point_id", descending=[True, False]).to_dicts()
     return rows if len(rows) < 2 else [rows[0], rows[-1]]
 

@@ -187,8 +187,8 @@ def trials(tables: dataset.Tables) -> _Rows:
 
 def predictions(tables: dataset.Tables) -> tuple[int, int, int]:
     """How many gains that were measured are as predicted, of how many whose prediction can be wrong, and how many more
-    were measured."""
-    measured = tables["remedies"].filter(pl.col("gain").is_not_null())
+    were measured. What had no effect says nothing of its prediction."""
+    measured = tables["remedies"].filter(pl.col("gain").is_not_null(), pl.col("verdict") != "no_effect")
     rows = list(measured.select("predicted", "predicted_low", "predicted_high", "gain").iter_rows())
     tested = [row for row in rows if is_test(*row[1:3])]
     return sum(is_foreseen(*row) for row in tested), len(tested), len(rows) - len(tested)

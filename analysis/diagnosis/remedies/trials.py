@@ -27,9 +27,8 @@ from nightsweep.jobs.record.notes import without_effect
 
 VERDICTS = ("helped", "within_noise", "did_not_help", "no_effect", "losses_changed", "failed", "not_run")
 """What came of a remedy. did_not_help: the remedied point is slower; no_effect: nothing in a script answered to any of
-its switches, whatever was measured; losses_changed: a script no longer computes the
-same with the switch that was imposed on it; failed: it is not ok; not_run: it has not been measured yet, or its point
-no longer is ok."""
+its switches, whatever was measured; losses_changed: a script no longer computes the same with the switch that was
+imposed on it; failed: it is not ok; not_run: it has not been measured yet, or its point no longer is ok."""
 FORESEEN = 0.05
 """A prediction that is no more than this off is right, whatever its interval."""
 WIDEST = 0.6

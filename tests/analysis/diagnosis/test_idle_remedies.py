@@ -4,9 +4,12 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis.remedies import trials
+from nightsweep.analysis.figures.remedies import choose_trials
 from nightsweep.analysis.ingest.point_tables import as_table
+from nightsweep.analysis.report import causes
+from nightsweep.analysis.sweep import dataset
 from nightsweep.jobs.hook import outcome, switches
-from tests.analysis.diagnosis.test_remedies import timed, trial
+from tests.analysis.diagnosis.test_remedies import tables, timed, trial
 
 IDLE = [switches._idle(name) for name in ("pin_memory", "non_blocking")]
 
@@ -38,3 +41,11 @@ def test_switches_that_are_seen_at_the_end_say_so_likewise(monkeypatch):
     settings = {"cpu_threads": 2}
     (note,) = outcome.without_effect(type("Of", (), {"settings": settings}))
     assert trials._is_idle(settings, note) and not trials._is_idle({"compile": "default"}, note)
+
+
+@pytest.mark.parametrize(("verdict", "counts"), [("helped", 1), ("no_effect", 0)])
+def test_they_are_neither_shown_nor_judged_as_predictions(verdict, counts):
+    known = tables(("c", 0.3, verdict))
+    timeline = as_table("timeline", pl.DataFrame([{"point_id": i} for i in "ac"]))
+    found = dataset.Tables({**known.frames, "timeline": timeline})
+    assert causes.predictions(found) == (0, counts, 0) and len(choose_trials(found)) == counts
