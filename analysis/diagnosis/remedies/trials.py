@@ -134,9 +134,9 @@ def _is_idle(remedy: Mapping[str, Any], notes: str) -> bool:
 
 
 def timed_steps(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """The timed steps of each point."""
-    parts = steps.filter(pl.col("phase") == "timed").partition_by("point_id", as_dict=True)
-    return {str(key[0]): own for key, own in parts.items()}
+    """The timed steps of each point whose time is known."""
+    known = steps.filter(pl.col("phase") == "timed", pl.col("step_ms").is_not_null())
+    return {str(key[0]): own for key, own in known.partition_by("point_id", as_dict=True).items()}
 
 
 def gain(

@@ -1,4 +1,4 @@
-"""Remedies whose switches nothing in a script answered to."""
+"""Remedies of which nothing can be measured: no step has a time, or nothing in a script answered to their switches."""
 
 import polars as pl
 import pytest
@@ -49,3 +49,12 @@ def test_they_are_neither_shown_nor_judged_as_predictions(verdict, counts):
     timeline = as_table("timeline", pl.DataFrame([{"point_id": i} for i in "ac"]))
     found = dataset.Tables({**known.frames, "timeline": timeline})
     assert causes.predictions(found) == (0, counts, 0) and len(choose_trials(found)) == counts
+
+
+@pytest.mark.parametrize(("unknown", "verdict"), [("a", "not_run"), ("b", "failed")])
+def test_steps_without_a_time_are_none(unknown, verdict):
+    points = as_table("points", pl.DataFrame([{"point_id": i, "status": "ok"} for i in "ab"]))
+    known = pl.when(pl.col("point_id") != unknown).then("step_ms")
+    steps = pl.concat([timed(10.0, point_id=i) for i in "ab"]).with_columns(step_ms=known)
+    (found,) = trials.gains([trial("a", "b", loader_workers=1)], points, steps)
+    assert (found.verdict, found.value) == (verdict, None)
