@@ -74,7 +74,7 @@ def layout_transposes(e: Evidence) -> Iterator[Cause]:
     SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
     and of PyTorch's own norms at least the share in the table; three quarters are the interval's lower end. Where
     weights are in NHWC already, no setting helps: what turns tensors back between convolutions is to be found. The
-    point or its ranks say how weights lie; else they are in NHWC where of the time of such copies hardly any is
+    ranks or the point say how weights lie; else they are in NHWC where of the time of such copies hardly any is
     cuDNN's, which turns what it is given in NCHW."""
     layout = _weights_layout(e)
     yield _faster(
@@ -89,7 +89,7 @@ def layout_transposes(e: Evidence) -> Iterator[Cause]:
 
 def _weights_layout(e: Evidence) -> str:
     """nchw, nhwc, or none: no convolutions of pictures or volumes."""
-    for known in (e.setting("layout"), *(rank.weights_layout for rank in e.results)):
+    for known in (*(rank.weights_layout for rank in e.results), e.setting("layout")):
         if known:
             return str(known)
     turning = pl.concat(e.savings).filter(pl.col("layout_transposes") > 0)

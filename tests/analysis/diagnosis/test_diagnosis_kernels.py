@@ -290,6 +290,7 @@ def test_weights_that_lie_in_nhwc_are_not_to_be_laid_out(tmp_path, said, cudnn, 
         for name, begin, end in ((NORM_NHWC, 4, 5), (COPY, 5, 8), (cudnn or GEMM, 8, 10)):
             run.kernel(start + begin * MS, start + end * MS, name, start)
 
-    e = dataclasses.replace(of(tmp_path, make, settings=SCRIPT), results=[RankResult(rank=0, weights_layout=said)])
+    settings = {**SCRIPT, "layout": "nhwc"} if said == "none" else SCRIPT  # a switch that has had no effect
+    e = dataclasses.replace(of(tmp_path, make, settings=settings), results=[RankResult(rank=0, weights_layout=said)])
     found = causes(e)["layout_transposes"]
     assert found.remedy == remedy and advice in found.advice
