@@ -142,11 +142,11 @@ def _step_row(line: StepLine) -> _Row:
 
 
 def step_ms(line: StepLine) -> float | None:
-    """The length of a step, by the device where it tells; None where that is not known, or none."""
-    known = line.start_ns is not None and line.end_ns is not None
-    by_host = line.end_ns - line.start_ns if known else 0  # type: ignore[operator]
-    length = by_host if line.device_ns is None else line.device_ns
-    return length / 1e6 if length > 0 else None
+    """The length of a step, by the device where it tells; None where it is not known, or not above zero."""
+    length = line.device_ns
+    if length is None and line.start_ns is not None and line.end_ns is not None:
+        length = line.end_ns - line.start_ns
+    return length / 1e6 if length is not None and length > 0 else None
 
 
 def _lines(point: Path, kind: str, line: type[_Line], identity: _Row) -> list[_Row]:

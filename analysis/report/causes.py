@@ -22,7 +22,7 @@ VERDICTS = {
     "helped": "helped",
     "within_noise": "within noise",
     "did_not_help": "did not help: slower",
-    "no_effect": "had no effect: the script has nothing that it applies to",
+    "no_effect": "had no effect: nothing in the script answered to it",
     "losses_changed": "rejected: it changed the training losses",
     "failed": "did not help: it failed",
     "not_run": "not run",

@@ -55,7 +55,8 @@ def _describe(point: Point, names: Sequence[str]) -> str:
 def _shown(value: Any) -> str:
     """A setting's value; a text that is no plain word as JSON, in one line."""
     text = json.dumps(value, ensure_ascii=False)
-    return text[1:-1] if isinstance(value, str) and value and text[1:-1] == value and value.split() == [value] else text
+    is_plain = isinstance(value, str) and text == f'"{value}"' and value.split() == [value]
+    return value if is_plain else text
 
 
 def as_json(sweep: Sweep, points: bool) -> str:

@@ -16,13 +16,14 @@ from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 
 MEMORY_LEFT = 0.5
 OF_CUDNN = 0.1
-"""Of the time of PyTorch's copies from one layout to another, cuDNN's, where weights are in NHWC; of three labelled
-scripts whose weights are, it is 0 to 4 %, of all whose weights are not 16 % or more (written with these in sight)."""
+"""Where weights are in NHWC, cuDNN's copies from one layout to another take less than this share of the time of
+PyTorch's; in three labelled scripts whose weights are, 0 to 4 %, in all others 16 % or more (written with these in
+sight)."""
 LAID_OUT = {
     "nchw": "keep images, weights and what is between them in NHWC (channels_last)",
     "nhwc": "weights are in NHWC (channels_last) already: find what turns tensors back to NCHW between convolutions, "
     "such as .contiguous(), .reshape() or a view of a permuted tensor",
-    "none": "of convolutions over one dimension PyTorch knows no NHWC: write them as such over two, in channels_last",
+    "none": "PyTorch has no NHWC for convolutions over one dimension: write them over two, in channels_last",
 }
 """What to do, by how the weights of convolutions lie."""
 

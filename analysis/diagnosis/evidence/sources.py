@@ -252,8 +252,8 @@ def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None) -> dict[s
 
 
 def point_of(settings: Mapping[str, Any]) -> Point | None:
-    """The point of a record's settings; those that are not known here are left out. None of an unknown workload, nor
-    where a number is none."""
+    """The point of a record's settings; those that are not known here are left out. None where the workload is not
+    known, or where a value that must be a number is not one."""
     if settings.get("workload") == "command":
         return complete(dict(settings)) if "command" in settings else None
     known = {name: value for name, value in settings.items() if name in FIELDS}
