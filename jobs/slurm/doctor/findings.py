@@ -25,16 +25,7 @@ class Finding:
         return f"{self.level:<5} {self.text}"
 
 
-def ok(check: str, text: str) -> Finding:
-    return Finding(OK, check, text)
-
-
-def warn(check: str, text: str) -> Finding:
-    return Finding(WARN, check, text)
-
-
-def fail(check: str, text: str) -> Finding:
-    return Finding(FAIL, check, text)
+ok, warn, fail = (functools.partial(Finding, level) for level in (OK, WARN, FAIL))
 
 
 def arguments(partition: str, account: str | None, gpus: bool) -> Sequence[str]:
