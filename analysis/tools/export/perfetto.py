@@ -14,11 +14,10 @@ import gzip
 import io
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import polars as pl
 
@@ -90,32 +89,27 @@ class Window:
 
 
 class Writer:
-    """The file, event by event; gzipped where its name ends so. At a bad end there is none."""
+    """Writes the events of a file, one after another."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.count = path, 0
-
-    def __enter__(self) -> Writer:
-        with ExitStack() as stack:
-            scratch = stack.enter_context(whole_file(self.path))
-            raw: Any = stack.enter_context(scratch.open("wb"))
-            if self.path.suffix == ".gz":  # whose header would have the scratch file's name, and in that this host's
-                raw = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
-            self._out = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8"))
-            self._stack = stack.pop_all()
-        self._out.write('{"displayTimeUnit": "ns", "traceEvents": [')
-        return self
+    def __init__(self, out: TextIO) -> None:
+        self.out, self.count = out, 0
 
     def add(self, **event: Any) -> None:
-        self._out.write(("" if self.count == 0 else ",") + "\n" + json.dumps(event, separators=(",", ":")))
+        self.out.write(("" if self.count == 0 else ",") + "\n" + json.dumps(event, separators=(",", ":")))
         self.count += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._out.write("\n]}\n")
-        self._stack.__exit__(kind, error, trace)
+
+@contextmanager
+def open_file(path: Path) -> Iterator[Writer]:
+    """The file, gzipped where its name ends so. At a bad end there is none."""
+    with ExitStack() as stack:
+        raw: Any = stack.enter_context(stack.enter_context(whole_file(path)).open("wb"))
+        if path.suffix == ".gz":  # whose header would have the scratch file's name, and in that this host's
+            raw = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
+        out = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8"))
+        out.write('{"displayTimeUnit": "ns", "traceEvents": [')
+        yield Writer(out)
+        out.write("\n]}\n")
 
 
 @dataclass
@@ -232,7 +226,7 @@ def write_metrics(out: Writer, folder: Path, rank: int, window: Window) -> None:
 def write(folder: Path, path: Path, window: Window, samples: dict[str, pl.DataFrame]) -> int:
     """Write the window of a folder of tables to a file; returns the number of events. `samples`: gpu_samples and
     host_samples of the run, on the clock of the tables."""
-    with Writer(path) as out:
+    with open_file(path) as out:
         for rank in ranks_of(folder):
             write_rank(out, folder, rank, window)
             write_metrics(out, folder, rank, window)
