@@ -44,7 +44,7 @@ EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line: `name` is the subcommand, `run` its function."""
+    """The command line: `name` is the subcommand, which has the name of its function in commands.py."""
     top = argparse.ArgumentParser(prog="nightsweep", description="Sweeps of multi-GPU training jobs.")
     version = importlib.metadata.version("nightsweep")
     top.add_argument("--version", action="version", version=f"%(prog)s {version}")
@@ -54,7 +54,6 @@ def parser() -> argparse.ArgumentParser:
     check_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
     check_.add_argument("--list", action="store_true", help="list the points: id and the settings that vary")
     check_.add_argument("--json", action="store_true", help="print JSON")
-    check_.set_defaults(run=commands.check)
     doctor_ = names.add_parser("doctor", help="check this Slurm cluster, before a sweep runs on it")
     doctor_.add_argument("--folder", type=Path, metavar="DIR", help="where results go (results, or this folder)")
     doctor_.add_argument(
@@ -68,12 +67,10 @@ def parser() -> argparse.ArgumentParser:
     doctor_.add_argument("--account", metavar="NAME", help="account of the jobs (the profile's)")
     doctor_.add_argument("--nodes", type=whole_from(1), default=2, metavar="N", help="nodes to probe at most (2)")
     doctor_.add_argument("--json", action="store_true", help="print JSON")
-    doctor_.set_defaults(run=commands.examine)
     retry_ = names.add_parser("retry", help="set aside records that say nothing about their points")
     retry_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file")
     retry_.add_argument("--preset", metavar="P", help="preset that the run had")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
-    retry_.set_defaults(run=commands.retry)
     orphans_ = names.add_parser(
         "orphans", help="list measured points that the sweep file, or the script as it is now, no longer has"
     )
@@ -82,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
         "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)"
     )
     orphans_.add_argument("--remove", action="store_true", help="delete them: raw data, tables, diagnoses and logs")
-    orphans_.set_defaults(run=commands.orphans)
     watch_ = names.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs attention")
     watch_.add_argument("results", type=Path, metavar="RESULTS", help="results folder, or results/SWEEP")
     watch_.add_argument("--once", action="store_true", help="look once, and end")
@@ -94,14 +90,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="keep the report of the points measured so far in this HTML file; it reloads until the sweep has ended",
     )
-    watch_.set_defaults(run=commands.watch)
     publish_ = names.add_parser("publish", help="copy results for the web, without who ran them and where")
     publish_.add_argument("sweep", type=Path, metavar="RESULTS/SWEEP", help="folder of the sweep's results")
     where = publish_.add_mutually_exclusive_group(required=True)
     where.add_argument("--out", type=Path, metavar="DIR", help="folder to write, new or empty")
     where.add_argument("--into", type=Path, metavar="DIR", help="data set to add points to, or a new one")
     publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
-    publish_.set_defaults(run=commands.publish)
     figures_ = names.add_parser("figures", help="draw figures, supplement and report again, from tables alone")
     figures_.add_argument(
         "folders",
@@ -111,7 +105,6 @@ def parser() -> argparse.ArgumentParser:
         help="results/SWEEP, a copy, or a data set; several: together",
     )
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
-    figures_.set_defaults(run=commands.figures)
     export_ = names.add_parser("export", help="what was measured, for other tools: Perfetto, TensorBoard, CSV, ...")
     export_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a folder of results, or traces of ranks")
     export_.add_argument("--to", required=True, choices=FORMATS, help="the tool or format (docs/formats.md)")
@@ -119,11 +112,9 @@ def parser() -> argparse.ArgumentParser:
     export_.add_argument("--steps", metavar="A-B", help="steps of the window (Perfetto)")
     export_.add_argument("--ms", metavar="A-B", help="window in ms from the trace's start (Perfetto)")
     export_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters beside bare traces")
-    export_.set_defaults(run=commands.export)
     ingest_ = names.add_parser("ingest", help="traces (nsys exports and reports, Kineto JSON) to tables")
     ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
     ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
-    ingest_.set_defaults(run=commands.ingest)
     diagnose_ = names.add_parser("diagnose", help="why a GPU is idle or slow: causes, shares, remedies")
     diagnose_.add_argument(
         "paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, its folder, or results/SWEEP"
@@ -133,7 +124,6 @@ def parser() -> argparse.ArgumentParser:
         "--ranks", type=whole_from(2), nargs="+", metavar="N", help="also predict the step on N ranks"
     )
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
-    diagnose_.set_defaults(run=commands.diagnose)
     wrap_ = names.add_parser(
         "wrap",
         help="run a training script once, measured, traced and diagnosed",
@@ -154,12 +144,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="torchrun ... train.py ..., python train.py, or other",
     )
-    wrap_.set_defaults(run=commands.wrap)
     compare_ = names.add_parser("compare", help="what changed between two points or traces, and if it is noise")
     compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
     compare_.add_argument("b", type=Path, metavar="B", help="the other one")
     compare_.add_argument("--json", action="store_true", help="print JSON")
-    compare_.set_defaults(run=commands.compare)
     return top
 
 
@@ -187,10 +175,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit status."""
     arguments = parser().parse_args(argv)
     try:
-        if arguments.run is commands.watch:  # which draws on the terminal, and cleans its texts itself
-            return int(arguments.run(arguments))
+        run: Callable[[argparse.Namespace], int] = getattr(commands, arguments.name)
+        if arguments.name == "watch":  # which draws on the terminal, and cleans its texts itself
+            return run(arguments)
         with redirect_stdout(HarmlessStream(sys.stdout)), redirect_stderr(HarmlessStream(sys.stderr)):
-            status: int = arguments.run(arguments)
+            status = run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

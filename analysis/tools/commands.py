@@ -1,4 +1,4 @@
-"""The subcommands of `nightsweep`, each a function from the command line's arguments to the exit status.
+"""The subcommands of `nightsweep`, each a function of its name from the command line's arguments to the exit status.
 
 What one needs is imported by it, so that none waits for the others'. Each raises InputError where it is given what it
 cannot use.
@@ -22,7 +22,6 @@ EXIT_WRONG = 2
 
 
 def wrap(given: argparse.Namespace) -> int:
-    """`nightsweep wrap`."""
     from nightsweep.analysis.tools import wrap as command
 
     words = given.command[given.command[:1] == ["--"] :]
@@ -30,14 +29,12 @@ def wrap(given: argparse.Namespace) -> int:
 
 
 def watch(given: argparse.Namespace) -> int:
-    """`nightsweep watch`."""
     from nightsweep.analysis.tools.watch import view
 
     return view.follow(given.results, given.once, given.json, given.interval, given.report)
 
 
 def publish(given: argparse.Namespace) -> int:
-    """`nightsweep publish`."""
     from nightsweep.analysis.tools.publish import publish as publishing
     from nightsweep.analysis.tools.publish import published_set
 
@@ -51,7 +48,6 @@ def publish(given: argparse.Namespace) -> int:
 
 
 def figures(given: argparse.Namespace) -> int:
-    """`nightsweep figures`."""
     from nightsweep.analysis.tables import parquet
     from nightsweep.analysis.tools.publish import joined_sets
     from nightsweep.analysis.tools.publish import publish as publishing
@@ -65,7 +61,6 @@ def figures(given: argparse.Namespace) -> int:
 
 
 def export(given: argparse.Namespace) -> int:
-    """`nightsweep export`."""
     from nightsweep.analysis.tools.export import export as command
 
     if given.steps and given.ms:
@@ -74,21 +69,18 @@ def export(given: argparse.Namespace) -> int:
 
 
 def ingest(given: argparse.Namespace) -> int:
-    """`nightsweep ingest`."""
     from nightsweep.analysis.ingest import trace_tables
 
     return trace_tables.ingest(given.traces, given.out)
 
 
 def diagnose(given: argparse.Namespace) -> int:
-    """`nightsweep diagnose`."""
     from nightsweep.analysis.tools import diagnose as command
 
     return command.print_diagnosis(given.paths, given.nvml, given.json, given.ranks)
 
 
 def compare(given: argparse.Namespace) -> int:
-    """`nightsweep compare`."""
     from nightsweep.analysis.tools import compare as command
 
     return command.print_comparison(given.a, given.b, given.json)
@@ -145,7 +137,6 @@ def refuse(config: Path, error: SweepError) -> int:
 
 
 def check(given: argparse.Namespace) -> int:
-    """`nightsweep check`."""
     from nightsweep.analysis.tools import size
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
@@ -162,10 +153,9 @@ def check(given: argparse.Namespace) -> int:
     return 0
 
 
-def examine(given: argparse.Namespace) -> int:
-    """`nightsweep doctor`."""
+def doctor(given: argparse.Namespace) -> int:
     from nightsweep.jobs.slurm import profile
-    from nightsweep.jobs.slurm.doctor import doctor
+    from nightsweep.jobs.slurm.doctor import doctor as command
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     if given.configfile and not given.profile:
@@ -177,6 +167,6 @@ def examine(given: argparse.Namespace) -> int:
         sweep = load(given.configfile, given.preset) if given.configfile else None
     except SweepError as error:
         return refuse(given.configfile, error)
-    folder = given.folder or doctor.default_folder()
-    wish = doctor.Wish(folder, given.partition, given.account, given.nodes, settings, sweep)
-    return doctor.report(wish, given.json)
+    folder = given.folder or Path("results" if Path("results").is_dir() else "")  # where a sweep would write
+    wish = command.Wish(folder, given.partition, given.account, given.nodes, settings, sweep)
+    return command.report(wish, given.json)

@@ -28,7 +28,6 @@ from nightsweep.analysis.tools.watch.running import Event, Gpu
 from nightsweep.analysis.tools.watch.state import Reader, Running, State, SweepState
 from nightsweep.jobs.record.input_error import InputError
 
-EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 WIDEST, NARROWEST = 100, 20
 GPU_COLUMNS = 64  # of a GPU's line, without its host
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the alternate screen, no cursor; and back
@@ -226,7 +225,8 @@ def follow(results: Path, once: bool, as_json: bool, interval: float, report: Pa
             if keeper:
                 keeper.finish()
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED if once else 0
+        if once:
+            raise
     return 0
 
 

@@ -23,7 +23,6 @@ from nightsweep.jobs.slurm.doctor.findings import FAIL, Finding, fail, ok, warn
 from nightsweep.jobs.slurm.profile import Profile
 from nightsweep.jobs.sweep.sweep import Sweep
 
-EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 EXECUTOR = "snakemake_executor_plugin_submitit"
 
 
@@ -92,18 +91,10 @@ def inside(environment: Mapping[str, str]) -> list[Finding]:
 def report(wish: Wish, as_json: bool) -> int:
     """Print the findings; the exit status."""
     found = []
-    try:
-        for finding in examine(wish):
-            found.append(finding)
-            if not as_json:
-                print(finding, flush=True)  # at once: the probe may wait a minute for nodes
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    for finding in examine(wish):
+        found.append(finding)
+        if not as_json:
+            print(finding, flush=True)  # at once: the probe may wait a minute for nodes
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
     return int(has_failure(found))
-
-
-def default_folder() -> Path:
-    """Where a sweep started here would write."""
-    return Path("results") if Path("results").is_dir() else Path()
