@@ -63,12 +63,8 @@ def settings(points: pl.DataFrame, labelled: pl.DataFrame | None = None, aside: 
         if len(usual) > short_labels.FEW:
             columns[f"{model}, unless a label says otherwise"] = usual
     names = [name for name in dataset.SETTINGS if any(name in column for column in columns.values())]
-    head = ["setting", *columns]
-    return [head, *([name, *(_cell(name, column) for column in columns.values())] for name in names)] if names else []
-
-
-def _cell(name: str, column: dict[str, Any]) -> str:
-    return labels.value_text(name, column[name]) if name in column else ""
+    rows = [[n, *(labels.value_text(n, known[n]) if n in known else "" for known in columns.values())] for n in names]
+    return [["setting", *columns], *rows] if names else []
 
 
 def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, list[list[str]]]:

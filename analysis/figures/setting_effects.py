@@ -156,12 +156,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
-def _limits(ratios: pl.Series) -> tuple[float, float]:
-    return min([*ratios, 0.9]) / 1.3, max([*ratios, 1.1]) * 1.3
-
-
 def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, names: bool) -> None:
-    limits = _limits(found["ratio"])
+    limits = min([*found["ratio"], 0.9]) / 1.3, max([*found["ratio"], 1.1]) * 1.3
     axes.set(xscale="log", xlim=limits)
     axes.axvline(1, color=style.BLACK, linewidth=0.6, zorder=1)
     placed = found.join(rows.with_row_index("y"), on=ROW, nulls_equal=True, maintain_order="left")

@@ -40,30 +40,22 @@ def start_times(tables: dataset.Tables, points: pl.DataFrame) -> dict[str, Any]:
     columns = own.drop("point_id").to_dict(as_series=False)
     most = int(own["alike"].value_counts()["count"].top_k(2).sum() or 0)
     quantiles = [Noise(1.0, freedom, "").half((1,)) for freedom in range(1, most + 1)]
-    table = [[_known(active, one_host=one_host) for one_host in (False, True)] for active in _ACTIVE]
+    known = [[known_noise(active, one_host=one_host) for one_host in (False, True)] for active in _ACTIVE]
     fixed = {
         "noise": NOISE.value,
         "quantiles": quantiles,
         "least": LEAST_OWN,
         "limits": [DEVICE, MIXED],
-        "table": table,
+        "table": [[[noise.half((1,)), noise.source] for noise in hosts] for hosts in known],
     }
     return columns | fixed
 
 
-def _known(active: float | None, *, one_host: bool) -> list[Any]:
-    noise = known_noise(active, one_host=one_host)
-    return [noise.half((1,)), noise.source]
-
-
-def _timed(tables: dataset.Tables) -> pl.LazyFrame:
-    return tables.scan("steps").filter(pl.col("phase") == "timed")
-
-
 def _times(tables: dataset.Tables) -> pl.DataFrame:
     """point_id, mean_ms, steps, samples."""
-    samples = _timed(tables).group_by("point_id", "step").agg(pl.col("samples").sum())
-    means = slowest_rank(_timed(tables), "point_id").group_by("point_id").agg(
+    timed = tables.scan("steps").filter(pl.col("phase") == "timed")
+    samples = timed.group_by("point_id", "step").agg(pl.col("samples").sum())
+    means = slowest_rank(timed, "point_id").group_by("point_id").agg(
         mean_ms=pl.col("step_ms").sort_by("step").mean().round_sig_figs(DIGITS), steps=pl.len()
     )  # fmt: skip
     means = means.join(samples.group_by("point_id").agg(pl.col("samples").max()), on="point_id")

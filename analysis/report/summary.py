@@ -137,21 +137,11 @@ def extremes(tables: dataset.Tables) -> dict[str, Any]:
     groups = points.with_columns(value=per_rank).partition_by(WORK, maintain_order=True)
     compared = [group for group in groups if group["config_order"].n_unique() > 1]
     compared.sort(key=lambda group: -group.height)
-    rows = [_pair(group, _work(group), _measure(group)) for group in compared[:MOST_WORKS]]
+    rows = [_pair(group) for group in compared[:MOST_WORKS]]
     return {"rows": rows, "left": len(compared[MOST_WORKS:])}
 
 
-def _work(group: pl.DataFrame) -> str:
-    row = group.row(0, named=True)
-    return labels.label(row, [name for name in WORK[1:] if row[name] is not None])
-
-
-def _measure(group: pl.DataFrame) -> str:
-    what = "samples" if group["tokens_per_s"].null_count() else "tokens"
-    return f"{what}/s per {'GPU' if set(group['device_used']) == {'cuda'} else 'rank'}"
-
-
-def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
+def _pair(group: pl.DataFrame) -> dict[str, Any]:
     first = pl.col("point_id", "config", *(name for name in dataset.SETTINGS if name != "workload")).first()
     by = ["workload", "config_order"]
     each = group.group_by(by, maintain_order=True).agg(first, pl.col("value").median(), n=pl.len())
@@ -166,8 +156,14 @@ def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
         }
         for side, row, other in (("best", best, worst), ("worst", worst, best))
     }
-    return {"work": work, "measure": measure, "configurations": each.height, **sides} | {
-        "ratio": labels.short_number(best["value"] / worst["value"])
+    what = "samples" if group["tokens_per_s"].null_count() else "tokens"
+    alike = group.row(0, named=True)
+    return {
+        "work": labels.label(alike, [name for name in WORK[1:] if alike[name] is not None]),
+        "measure": f"{what}/s per {'GPU' if set(group['device_used']) == {'cuda'} else 'rank'}",
+        "configurations": each.height,
+        **sides,
+        "ratio": labels.short_number(best["value"] / worst["value"]),
     }
 
 

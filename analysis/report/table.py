@@ -30,10 +30,6 @@ RESULTS = (
 FIRST = ("point", "status", "workload", "configuration")
 
 
-def _number(value: float | None, scale: float, decimals: int) -> str:
-    return "" if value is None else f"{value / scale:.{decimals}f}"
-
-
 def _remarks(row: dict[str, Any]) -> str:
     """What a reader must know of the numbers in a row, after its configuration."""
     found = [f"disturbed: {row['disturbed_reason']}"] if row["disturbed"] else []
@@ -53,7 +49,7 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
     rows = []
     for row in ordered.to_dicts():
         cells = [str(row["workload"]), row["config"] + _remarks(row)]
-        cells += [_number(row[column], scale, decimals) for _, column, scale, decimals in results]
+        cells += ["" if row[name] is None else f"{row[name] / scale:.{digits}f}" for _, name, scale, digits in results]
         cells += ["" if row[name] is None else str(row[name]) for name in (*aside, *names)]
         rows.append({"id": row["point_id"], "status": row["status"] or "", "cells": cells})
     return {
