@@ -69,7 +69,9 @@ def value_text(name: str, value: Any) -> str:
 def word(name: str, value: Any) -> str:
     """A setting's value as a label says it."""
     if name == "variables":
-        return ", ".join(f"no {key}" if one is None else f"{key} {as_text(one)}" for key, one in _axes(value))
+        known = json.loads(value or "{}")
+        axes = [(key.removeprefix("env.").removeprefix("config."), one) for key, one in known.items()]
+        return ", ".join(f"no {key}" if one is None else f"{key} {as_text(one)}" for key, one in axes)
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if value is None:
@@ -79,12 +81,6 @@ def word(name: str, value: Any) -> str:
     if name in _SHORT:
         return _SHORT[name].format(value, s="" if value == 1 else "s")
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-
-
-def _axes(value: str | None) -> Iterable[tuple[str, Any]]:
-    """The user's axes, without the prefixes that say what they change."""
-    known = json.loads(value or "{}")
-    return [(key.removeprefix("env.").removeprefix("config."), one) for key, one in known.items()]
 
 
 def named(row: Mapping[str, Any], usual: Mapping[str, Any], most: int, always: str | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from nightsweep.analysis.sweep.starts import Noise, known_noise, noise_of_repeats
+from nightsweep.analysis.sweep.starts import known_noise, noise_of_repeats
 
 OWN = "its starts"
 _SCHEMA = {"workload": pl.String, "config": pl.String, "starts": pl.Int64, "nights": pl.Int64, "hosts": pl.Int64}
@@ -33,13 +33,8 @@ def configurations(starts: pl.DataFrame) -> pl.DataFrame:
 
 def _row(own: pl.DataFrame) -> tuple[str, str, int, int, int, float, str]:
     """A configuration, from its starts."""
-    noise = _noise(own)
+    # One start tells nothing of other hosts and days.
+    noise = noise_of_repeats([own["ms"].to_list()], 1, OWN) or known_noise(own["sm_active"][0], one_host=False)
     half = 100 * math.expm1(noise.half((own.height,)))
     counts = (own[name].drop_nulls().n_unique() for name in ("night", "host"))
     return (own["workload"][0], own["config"][0], own.height, *counts, half, noise.source)
-
-
-def _noise(own: pl.DataFrame) -> Noise:
-    repeats = noise_of_repeats([own["ms"].to_list()], 1, OWN)
-    # One start tells nothing of other hosts and days.
-    return repeats or known_noise(own["sm_active"][0], one_host=False)

@@ -74,7 +74,7 @@ def rows(
         return []
     listed = [complete(dict(own)) for own in settings]
     times, wanted = starts_of(listed, points, steps), sweep.get("precision", {}).get("half_width")
-    joined = _families(listed, pairs)
+    joined = [{point.id for point in one} for one in families(listed, [(a, b) for _, a, b in pairs])]
     found = []
     for name, *ids in pairs:
         together = any({*ids} <= family for family in joined)
@@ -82,11 +82,6 @@ def rows(
         if known is not None:
             found.append(_row(name, ids, times, known) | {"wanted": wanted if together else None})
     return found
-
-
-def _families(listed: Iterable[Point], pairs: Sequence[tuple[str, str, str]]) -> list[set[str]]:
-    joined = families(listed, [(one, other) for _, one, other in pairs])
-    return [{point.id for point in family} for family in joined]
 
 
 def _row(name: str, ids: Sequence[str], times: Times, known: Estimate) -> dict[str, Any]:
