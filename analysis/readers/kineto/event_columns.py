@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import polars as pl
 
 from nightsweep.analysis.readers.kineto.stream import Event
+
+_T = TypeVar("_T")
 
 ALLOCATOR = ("Total Allocated", "Total Reserved")
 """What PyTorch's allocator records with each allocation, as counters."""
@@ -141,7 +143,7 @@ def _counters(events: list[Event]) -> pl.DataFrame:
     """One row a value: those of the allocator of an allocation on a device, and each of a counter's args."""
     rows: list[tuple[Event, str, Any, Any]] = []
     for event in events:
-        args = _all_args(event.args)
+        args = _decode(event.args, dict[str, Any]) or {}
         names = args if event.ph == "C" else [n for n in ALLOCATOR if n in args and args.get("Device Type")]
         title = f"{event.name}: " if event.ph == "C" else ""
         rows += [(event, f"{title}{name}", args.get("Device Id"), args[name]) for name in names]
@@ -153,12 +155,11 @@ def _counters(events: list[Event]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _all_args(text: msgspec.Raw) -> dict[str, Any]:
+def _decode(text: msgspec.Raw, kind: type[_T]) -> _T | None:
     try:
-        args = msgspec.json.decode(text)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return {}
-    return args if isinstance(args, dict) else {}
+        return None
 
 
 def _args(events: list[Event]) -> list[Args]:
@@ -166,15 +167,8 @@ def _args(events: list[Event]) -> list[Args]:
     try:
         found = _ALL_ARGS.decode(b"[" + b",".join(texts) + b"]")
     except (msgspec.MsgspecError, ValueError, RecursionError):  # some of them are missing, or no object
-        found = [_one_args(bytes(text)) for text in texts]
+        found = [_decode(event.args, Args) for event in events]
     return [args or _NO_ARGS for args in found]
-
-
-def _one_args(text: bytes) -> Args | None:
-    try:
-        return msgspec.json.decode(text, type=Args)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
 
 
 def _nanoseconds(texts: list[msgspec.Raw]) -> pl.Series:
