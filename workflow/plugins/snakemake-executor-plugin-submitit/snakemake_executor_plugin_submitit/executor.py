@@ -236,7 +236,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _look_at_queue(self, infos: list[SubmittedJobInfo], states: dict[str, State]) -> None:
         """Say what jobs wait for, and give up on those that would wait for ever."""
-        pending = [(i, states[i.external_jobid]) for i in infos if states.get(i.external_jobid, State("")).pending]
+        known = [(i, states[i.external_jobid]) for i in infos if i.external_jobid in states]
+        pending = [(i, state) for i, state in known if state.name == "PENDING"]
         never = [(i, state.why) for i, state in pending if self._never_passes(i.aux["track"], state.why)]
         given_up = {info.external_jobid for info, _ in never}
         for line in self.waiting.lines(state.why for i, state in pending if i.external_jobid not in given_up):

@@ -70,11 +70,6 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     return kept | {"SLURM_BITSTR_LEN": "0"}  # all elements of an array, however many
 
 
-def read_config() -> dict[str, str]:
-    """The cluster's settings. Raises Unreachable."""
-    return parse_config(read("scontrol", "show", "config"))
-
-
 def parse_config(text: str) -> dict[str, str]:
     """`scontrol show config` as a mapping; a repeated key keeps its first value."""
     found: dict[str, str] = {}

@@ -66,9 +66,8 @@ class Request:
 
     def options(self) -> list[str]:
         """The same as sbatch's own options."""
-        given = self.parameters()
-        words = {**given, **given["additional_parameters"]}
-        del words["additional_parameters"]
+        words = self.parameters()
+        words |= words.pop("additional_parameters")
         words.pop("setup", None)
         return [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in words.items()]
 

@@ -43,10 +43,6 @@ class State:
     why: str = ""
 
     @property
-    def pending(self) -> bool:
-        return self.name == "PENDING"
-
-    @property
     def active(self) -> bool:
         return self.name in ACTIVE
 
@@ -67,7 +63,7 @@ def _read_config(warn: Callable[[str], object]) -> dict[str, str]:
     until, told = time.monotonic() + PATIENCE_S, False
     while True:
         try:
-            return query.read_config()
+            return query.parse_config(query.read("scontrol", "show", "config"))
         except query.Unreachable as error:
             if not is_transient(str(error)) or time.monotonic() > until:
                 raise
