@@ -151,18 +151,15 @@ def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:
     return versions
 
 
-def cuda_versions() -> tuple[str | None, str]:
-    """CUDA's and NCCL's, of what torch was built with."""
-    import torch
-
-    return torch.version.cuda, ".".join(map(str, torch.cuda.nccl.version()))
-
-
 def software(nsys: str | None, uses_cuda: bool) -> Software:
     """Versions, those of CUDA where the ranks use it, and the commit that ran."""
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
     changes = output_of("git", "status", "--porcelain", "--", ".", *NOT_RUN, cwd=ROOT) if commit else None
-    cuda, nccl = cuda_versions() if uses_cuda else (None, None)
+    cuda = nccl = None
+    if uses_cuda:
+        import torch
+
+        cuda, nccl = torch.version.cuda, ".".join(map(str, torch.cuda.nccl.version()))
     return Software(
         git_commit=commit,
         git_dirty=None if changes is None else bool(changes),

@@ -79,6 +79,7 @@ def job_gpus() -> list[Gpu]:
     import pynvml
 
     pynvml.nvmlInit()
+    words = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     found: list[Gpu] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -89,13 +90,9 @@ def job_gpus() -> list[Gpu]:
         migs = list(_migs(handle, index))
         if not visible(index, uuid, *(mig.uuid for mig in migs)):
             continue
-        named = [mig for mig in migs if _is_named(mig.uuid)]
+        named = [mig for mig in migs if any(_begins(word, mig.uuid) for word in words)]
         found += named or migs or [Gpu(index, uuid, handle, handle)]
     return found
-
-
-def _is_named(uuid: str) -> bool:
-    return any(_begins(word, uuid) for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
 
 
 def _migs(board: Any, index: int) -> Iterator[Gpu]:

@@ -22,7 +22,7 @@ from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.rank import script
 from nightsweep.jobs.record import phases
-from nightsweep.jobs.record.failures import Reason, is_disk_full
+from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.phases import Phase
 from nightsweep.jobs.record.point_folder import count_attempts, results_of
@@ -47,11 +47,6 @@ class RunEnd:
     failure: Failure | None = None
     traced: RunEnd | None = None
     """Of a timed run whose start went on to traced steps: the end of the traced run."""
-
-    @classmethod
-    def not_started(cls, reason: Reason, message: str) -> RunEnd:
-        """A timed run whose ranks could not be started."""
-        return cls(Run(status="failed", reason=reason, message=message), Failure(run="timed"))
 
     def of_forks(self) -> RunEnd:
         """The same of a start whose ranks were forked."""
@@ -235,7 +230,7 @@ def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     if outcome.reason != "launch_failed":
         return PORT_TAKEN.search(outcome.message or "") is not None
     log = run_folder.read_log()  # where alone a launcher says that its port is in use
-    return allocation.controller_was_away(log) or PORT_TAKEN.search(log) is not None
+    return any(pattern.search(log) for pattern in (allocation.AWAY, PORT_TAKEN))
 
 
 def entry(outcome: watchdog.Outcome, span: tuple[int, int]) -> Run:

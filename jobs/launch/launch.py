@@ -40,7 +40,7 @@ from nightsweep.jobs.record.launch_files import WHOLE_RUN, Job
 from nightsweep.jobs.record.phases import Phase, append
 from nightsweep.jobs.record.point_folder import count_attempts, events_of, results_of
 from nightsweep.jobs.record.raw_files import MEASURED, clear, measured_record, publish
-from nightsweep.jobs.record.record import NvmlUse, Record, RunName, Runs, SearchResult, Status, TracerUse
+from nightsweep.jobs.record.record import Failure, NvmlUse, Record, Run, RunName, Runs, SearchResult, Status, TracerUse
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import TracerName
 from nightsweep.jobs.sweep.rounds import PointList
@@ -103,7 +103,8 @@ def run_all(attempt: Attempt) -> Measurement:
     choice = Choice(None, "the timed run did not end well")
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
-        return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", message)}, choice)
+        failed = Run(status="failed", reason="launch_failed", message=message)
+        return Measurement({**ends, "timed": RunEnd(failed, Failure(run="timed"))}, choice)
     if point.batch_search:
         try:
             found = batch_search.search(attempt)

@@ -33,7 +33,7 @@ def fields(text: str) -> set[str]:
         for _, name, form, conversion in string.Formatter().parse(text):
             if name is None:
                 continue
-            if form or conversion or not _is_name(name):
+            if form or conversion or not all(part.replace("-", "_").isidentifier() for part in name.split(".")):
                 shown = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
                 raise TemplateError(f"{{{shown}}} is no name of an axis; a brace that is meant is written twice")
             found.add(name)
@@ -49,10 +49,6 @@ def fields_or_none(text: str) -> set[str]:
     with contextlib.suppress(TemplateError):
         return fields(text)
     return set()
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and all(part.replace("-", "_").isidentifier() for part in text.split("."))
 
 
 def names(point: Point) -> set[str]:

@@ -32,7 +32,8 @@ _BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"due to preemption", re.IGNORECASE), "preempted"),
     (re.compile(r"due to time limit", re.IGNORECASE), "time_limit"),
 )
-_AWAY = re.compile(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", re.IGNORECASE)
+AWAY = re.compile(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", re.IGNORECASE)
+"""As srun says it that could not start ranks because the controller did not answer."""
 
 
 def inside() -> bool:
@@ -122,8 +123,3 @@ def blame(log: str) -> tuple[Reason, str] | None:
             if pattern.search(line):
                 return reason, line.strip()[:300]
     return None
-
-
-def controller_was_away(log: str) -> bool:
-    """Whether srun could not start the ranks of this log because the controller did not answer."""
-    return _AWAY.search(log) is not None

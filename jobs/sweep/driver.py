@@ -123,17 +123,13 @@ class Run:
             earlier = read_json(path, rounds.PointList)
             if earlier and (names := code.name_changed(earlier.files, files)):
                 print(f"{names} changed: points are new, and `nightsweep orphans` lists the earlier", file=sys.stderr)
-            elif earlier and earlier.points and not self._shares_points(earlier):
+            elif earlier and earlier.points and self.own.keys().isdisjoint(one.point_id for one in earlier.points):
                 print(self._tell_others(path, [listed.point_id for listed in earlier.points]), file=sys.stderr)
             write_json(path, content)
         with contextlib.suppress(private.NotPrivate, OSError):  # jobs read the file again then
             (self.folder / AS_READ).unlink(missing_ok=True)
             private.make((self.folder / AS_READ).parent)
             write_bytes(self.folder / AS_READ, pickle.dumps((_shape(), self.sweep)))
-
-    def _shares_points(self, earlier: rounds.PointList) -> bool:
-        """Whether a list of points that this one replaces has one of this sweep's: of another with its name, none."""
-        return not self.own.keys().isdisjoint(listed.point_id for listed in earlier.points)
 
     def _tell_others(self, path: Path, earlier: list[str]) -> str:
         """That a list of points is replaced by one that has none of them, and what becomes of those measured."""
