@@ -220,12 +220,8 @@ def run(command: list[str]) -> int:
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
     """Run the command, and print its diagnosis; the exit status: 1 where the script failed. Raises InputError."""
     given = take_apart(words)
-    if (
-        given.launcher == "none"
-        and not words[0].endswith(".py")
-        and words[0] != "-m"
-        and shutil.which(words[0]) is None
-    ):
+    is_program = given.launcher == "none" and words[0] != "-m" and not words[0].endswith(".py")
+    if is_program and shutil.which(words[0]) is None:
         raise InputError(f"{words[0]}: no such command")
     point = as_point(given, timed_steps, traced_steps)
     content = {"name": "", "base": base_of(point), "include": [{"seed": point.seed}], "remedy_rounds": 1}

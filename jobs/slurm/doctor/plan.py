@@ -159,9 +159,7 @@ def judge_numbers(
         yield warn("plan", f"{name} lets {number} jobs into the queue at a time ({key}); {rest}")
     most = whole(config, "MaxJobCount")
     if most is not None and sum(asked.values()) > most:
-        yield warn(
-            "plan", f"the controller holds {most} jobs of all users (MaxJobCount); the others wait in the driver"
-        )
+        yield warn("plan", f"the controller holds {most} jobs of all users (MaxJobCount); {rest}")
 
 
 def _rows(names: tuple[str, ...], what: str, *conditions: str) -> tuple[Row, ...]:
