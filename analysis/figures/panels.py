@@ -15,13 +15,7 @@ ROW_IN = 0.115
 
 
 def column(
-    axes: Axes,
-    x: float,
-    repeats: pl.DataFrame,
-    value: str,
-    colour: str,
-    hatch: str,
-    width: float = 0.6,
+    axes: Axes, x: float, repeats: pl.DataFrame, value: str, colour: str, hatch: str, width: float = 0.6
 ) -> None:
     """A bar at the median of the repeats' values, a dot for each, a whisker from the least to the most."""
     values = repeats[value].to_numpy()

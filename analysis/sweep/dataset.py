@@ -210,8 +210,7 @@ def _add_labels(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     texts = [label(row, named(row, usual[row["model"]], MOST_NAMED, "model")) for row in rows]
     return points.with_columns(
-        pl.Series("config", texts, pl.String),
-        pl.Series("config_order", [rank[key] for key in keys], pl.Int64),
+        pl.Series("config", texts, pl.String), pl.Series("config_order", [rank[key] for key in keys], pl.Int64)
     )
 
 

@@ -25,10 +25,7 @@ _ON_DEVICE = {
     "process": Column(pl.Int32, "Process id of the launching process."),
     "correlation": Column(pl.Int64, "Joins with the launching call, together with process."),
 }
-_ON_THREAD = {
-    "process": Column(pl.Int32, "Process id."),
-    "thread": Column(pl.Int32, "Thread id."),
-}
+_ON_THREAD = {"process": Column(pl.Int32, "Process id."), "thread": Column(pl.Int32, "Thread id.")}
 EVENTS: dict[str, dict[str, Column]] = {
     "kernels": {
         **_EVENT,
@@ -53,11 +50,7 @@ EVENTS: dict[str, dict[str, Column]] = {
         "target": Column(pl.String, "Memory written, likewise."),
     },
     "memsets": {**_EVENT, **_ON_DEVICE, "bytes": Column(pl.Int64, "Bytes set.")},
-    "runtime": {
-        **_EVENT,
-        **_ON_THREAD,
-        "correlation": Column(pl.Int64, "Joins with what the call launched."),
-    },
+    "runtime": {**_EVENT, **_ON_THREAD, "correlation": Column(pl.Int64, "Joins with what the call launched.")},
     "syncs": {
         **_EVENT,
         "device": Column(pl.Int32, "CUDA device ordinal."),

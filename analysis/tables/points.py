@@ -250,9 +250,7 @@ BREAKDOWN: dict[str, Column] = {
     **RANK,
     "step": Column(pl.Int64, "Step of the traced run; of several the first does not count.", "trace"),
     "part": Column(
-        pl.String,
-        "One of " + ", ".join(GROUPS) + ": groups of the parts of a step (docs/traces.md).",
-        "trace",
+        pl.String, "One of " + ", ".join(GROUPS) + ": groups of the parts of a step (docs/traces.md).", "trace"
     ),
     "duration_ns": Column(pl.Int64, "Time of the part in the step, ns; the parts of a step add up to it.", "trace"),
 }

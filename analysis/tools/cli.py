@@ -98,11 +98,7 @@ def parser() -> argparse.ArgumentParser:
     publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
     figures_ = names.add_parser("figures", help="draw figures, supplement and report again, from tables alone")
     figures_.add_argument(
-        "folders",
-        type=Path,
-        nargs="+",
-        metavar="DIR",
-        help="results/SWEEP, a copy, or a data set; several: together",
+        "folders", type=Path, nargs="+", metavar="DIR", help="results/SWEEP, a copy, or a data set; several: together"
     )
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     export_ = names.add_parser("export", help="what was measured, for other tools: Perfetto, TensorBoard, CSV, ...")

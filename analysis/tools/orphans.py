@@ -14,11 +14,7 @@ from nightsweep.jobs.sweep.file import read
 from nightsweep.jobs.sweep.sweep import load
 
 POINT_ID = re.compile(r"[0-9a-f]{12}")
-PLACES = (
-    "points/{}",
-    "logs/points/{}.log",
-    "logs/points/{}.led.log",
-)
+PLACES = ("points/{}", "logs/points/{}.log", "logs/points/{}.led.log")
 """What a point alone has under results/SWEEP; its rows are in the tables of a chunk."""
 
 

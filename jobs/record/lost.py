@@ -18,13 +18,7 @@ DOUBTFUL: frozenset[Reason] = frozenset(
     {"launch_failed", "rank_killed", "rank_exit", "rank_exception", "interrupted", "stalled"}
 )
 """Reasons that the death of a node or of the job also looks like, from inside: the scheduler decides."""
-SET_ASIDE: frozenset[Reason] = AGAIN | {
-    "cancelled",
-    "disk_full",
-    "interrupted",
-    "launch_failed",
-    "lost",
-}
+SET_ASIDE: frozenset[Reason] = AGAIN | {"cancelled", "disk_full", "interrupted", "launch_failed", "lost"}
 """Reasons for which a person may well want the point measured again (`nightsweep retry`)."""
 
 

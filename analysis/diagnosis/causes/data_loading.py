@@ -221,10 +221,7 @@ def _stalls(e: Evidence, rank: int | None) -> list[Fact]:
     count, _ = e.what_if.calls_a_step(stalls, rank)
     own = stalls & graph.calls_of_steps & (True if rank is None else graph.calls.rank == rank)
     paused = float(graph.calls.gap[own].sum()) / graph.rank_steps(rank)
-    return [
-        Fact("such pauses", count, "a step", "runtime"),
-        Fact("time in them", paused / 1e6, "ms a step", "runtime"),
-    ]
+    return [Fact("such pauses", count, "a step", "runtime"), Fact("time in them", paused / 1e6, "ms a step", "runtime")]
 
 
 def _pinned(e: Evidence, *, stalls: bool = False) -> Change:

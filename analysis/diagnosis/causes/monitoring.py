@@ -40,10 +40,7 @@ def missing_trace(e: Evidence) -> Iterator[Cause]:
         advice = "trace three steps at least: the first does not count, and where the last ends is not seen"
     few = e.point is not None and (not e.point.traced_steps or (open_alone and e.point.traced_steps < 3))
     yield from _missing(
-        facts,
-        method="what the traces hold",
-        advice=advice,
-        remedy={"traced_steps": 3} if few and not whole else {},
+        facts, method="what the traces hold", advice=advice, remedy={"traced_steps": 3} if few and not whole else {}
     )
 
 

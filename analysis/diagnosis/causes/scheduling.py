@@ -39,10 +39,7 @@ def gpu_shared(e: Evidence) -> Iterator[Cause]:
 
 
 THROTTLED_SAMPLES = Threshold(
-    0.05,
-    "share",
-    "Of the samples, those with a reason to throttle from which it counts.",
-    "assumed",
+    0.05, "share", "Of the samples, those with a reason to throttle from which it counts.", "assumed"
 )
 
 

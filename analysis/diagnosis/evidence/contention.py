@@ -34,10 +34,7 @@ def slowdowns(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
         .with_columns(longer=pl.col("took") / pl.col("took").filter(alone).median().over("lane", *kind))
         .drop_nulls("longer")
         .group_by(kind)
-        .agg(
-            slowdown=pl.col("longer").filter(beside).median(),
-            fewest=pl.min_horizontal(beside.sum(), alone.sum()),
-        )
+        .agg(slowdown=pl.col("longer").filter(beside).median(), fewest=pl.min_horizontal(beside.sum(), alone.sum()))
         .filter(pl.col("fewest") >= FEWEST, pl.col("slowdown") > 1)
     )
     factor = 1 - pl.col("inside") * (1 - 1 / pl.col("slowdown"))

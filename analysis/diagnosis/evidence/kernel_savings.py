@@ -143,8 +143,7 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     if not turned.any():
         return turned
     norms = np.maximum(
-        _is(kernels, NCHW_NORM_KERNELS) * _unfilled_share(kernels),
-        _is(kernels, _TORCH_NORM) * NCHW_NORM.value,
+        _is(kernels, NCHW_NORM_KERNELS) * _unfilled_share(kernels), _is(kernels, _TORCH_NORM) * NCHW_NORM.value
     )
     return np.maximum(turned, norms)
 

@@ -64,10 +64,7 @@ class Command:
         only="command",
     )
     launcher_options: str | None = setting(
-        "Further options of the launcher, divided into words like the command.",
-        "",
-        only="command",
-        maxLength=MOST_TEXT,
+        "Further options of the launcher, divided into words like the command.", "", only="command", maxLength=MOST_TEXT
     )
     python: str | None = setting(
         "Command that starts the script's Python, such as /opt/env/bin/python; empty: the one that runs Nightsweep.",

@@ -26,11 +26,7 @@ class Parallel:
         enum=list(STRATEGIES),
     )
     ddp_bucket_mb: int = setting(
-        "Gradients that DDP averages in one go, MiB.",
-        25,
-        minimum=1,
-        maximum=1_000_000,
-        needs=[only("strategy", *DDP)],
+        "Gradients that DDP averages in one go, MiB.", 25, minimum=1, maximum=1_000_000, needs=[only("strategy", *DDP)]
     )
     ddp_bucket_view: bool = setting(
         "DDP's gradient_as_bucket_view: gradients lie in the buckets, uncopied.", False, needs=[only("strategy", *DDP)]
