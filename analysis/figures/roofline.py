@@ -163,7 +163,6 @@ def _energy(axes: Axes, points: pl.DataFrame) -> None:
 
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
-    """Where each point stands."""
     frames = [frame for frame in (roofline_points(tables), energy_points(tables)) if frame.height]
     return pl.concat(frames, how="diagonal_relaxed").drop("disturbed")
 

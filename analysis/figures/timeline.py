@@ -110,7 +110,6 @@ def legend(made: Figure, events: pl.DataFrame) -> None:
 
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
-    """Lanes of each rank."""
     point = choose_point(tables)
     assert point is not None  # as there are points
     events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])

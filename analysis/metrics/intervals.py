@@ -93,5 +93,4 @@ def length_before(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def empty() -> Intervals:
-    """No time."""
     return np.empty((0, 2), dtype=np.int64)

@@ -78,7 +78,6 @@ def lines(tables: dataset.Tables) -> tuple[_Rows, _Rows]:
 
 
 def _weight(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> tuple[bool, float]:
-    """The order of the rows."""
     if not lossy:
         return False, 0.0
     trial = tried.get((lossy[0]["point_id"], lossy[0]["kind"]))

@@ -31,7 +31,6 @@ _ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in "
 
 
 def as_csv(rows: pl.DataFrame) -> str:
-    """The rows as CSV."""
     return rows.with_columns(without_formulas(rows.schema)).write_csv()
 
 

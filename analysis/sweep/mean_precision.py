@@ -32,7 +32,6 @@ def configurations(starts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _row(own: pl.DataFrame) -> tuple[str, str, int, int, int, float, str]:
-    """A configuration, from its starts."""
     # One start tells nothing of other hosts and days.
     noise = noise_of_repeats([own["ms"].to_list()], 1, OWN) or known_noise(own["sm_active"][0], one_host=False)
     half = 100 * math.expm1(noise.half((own.height,)))

@@ -190,7 +190,6 @@ def reserve(name: str, content: dict[str, Any]) -> tuple[Path, bool]:
 
 
 def text(content: dict[str, Any]) -> str:
-    """A sweep's file."""
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
 
 

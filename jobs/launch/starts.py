@@ -115,7 +115,6 @@ class Servers:
         self.close()
 
     def begin(self, run_folder: RunFolder, point: Point, environment: Mapping[str, str]) -> Forked:
-        """Fork a point's ranks."""
         lasting = {name: value for name, value in environment.items() if name not in OF_ONE_START}
         if not self.running() or self.given != (point.nodes, lasting):
             self.close()

@@ -69,7 +69,6 @@ class Trainer:
         return losses
 
     def step(self) -> None:
-        """Optimizer step."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=not self.keep_gradients)

@@ -22,7 +22,6 @@ _LONG_AGO = -(10**15)
 
 
 def build_work(m: Measured) -> Work:
-    """The work of all ranks."""
     count = len(m.start)
     previous = _previous(m.lane)
     launch, stream = m.start - m.launched, np.where(previous >= 0, m.start - m.end[previous], -_LONG_AGO)

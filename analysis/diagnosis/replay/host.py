@@ -22,7 +22,6 @@ WAIT_NS = 3_000
 
 
 def build_calls(m: Measured) -> Calls:
-    """The calls of all ranks."""
     rank, start, end = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
     name = m.called["name"]
     allocates = name.str.contains(parts.ALLOCATOR).to_numpy()

@@ -118,7 +118,6 @@ def _points(ids: Sequence[str]) -> list[str]:
 
 
 def page(tables: dataset.Tables) -> str:
-    """The page."""
     by_gpu = judge_by_gpu(tables)
     rows, sections = "", []
     for claim, *verdicts in zip(CLAIMS, *(judged.verdicts for judged in by_gpu), strict=True):

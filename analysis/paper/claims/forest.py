@@ -111,7 +111,6 @@ def list_parts(found: list[Verdict]) -> pl.DataFrame:
 
 
 def word(part: Part) -> str:
-    """Its verdict."""
     return part.verdict if part.decides else INFORMATION
 
 

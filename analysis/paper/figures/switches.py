@@ -66,7 +66,6 @@ def gains(switch: Switch, points: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
-    """All gains."""
     found = []
     for switch in SWITCHES:
         frame = gains(switch, switch.points(tables))

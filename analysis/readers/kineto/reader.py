@@ -97,7 +97,6 @@ def _add_times(found: Mapping[str, pl.DataFrame], document: Document) -> tuple[d
 
 
 def _events(found: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """The tables of EVENTS."""
     # Where others have their process, events on the device have the device.
     callers = found["runtime"]["process"].drop_nulls().unique()
     process = pl.lit(callers[0] if len(callers) == 1 else None, dtype=pl.Int64)

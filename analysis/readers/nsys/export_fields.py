@@ -30,7 +30,6 @@ Field = str | Number | Text
 
 
 def name_of(field: Field) -> str:
-    """The name of a field."""
     return field if isinstance(field, str) else field.name
 
 

@@ -170,7 +170,6 @@ def slices(folder: Path, rank: int, kind: Kind, window: Window) -> Iterator[dict
 
 
 def write_rank(out: Writer, folder: Path, rank: int, window: Window) -> None:
-    """All lanes of a rank."""
     lanes: dict[tuple[str, str], list[Lane]] = {}
     number = 0
     for kind in KINDS:

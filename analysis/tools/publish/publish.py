@@ -148,7 +148,6 @@ def is_clean(folder: Path, out: Path, identity: Identity) -> bool:
 
 
 def fill(sweep: Path, out: Path, anonymizer: Anonymizer, traces: bool) -> None:
-    """Write all that is published."""
     copy_tables(sweep, out, anonymizer)
     copy_json(sweep, out, anonymizer)
     if traces:

@@ -203,7 +203,6 @@ def facts(records: list[Record]) -> list[str]:
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> None:
-    """Write the generated files."""
     (folder / "README.md").write_text(readme(folder))
     publish.write_manifest(folder, facts)
 

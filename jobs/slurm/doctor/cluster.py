@@ -121,7 +121,6 @@ def judge_accounting(config: Mapping[str, str], sacct: Answer | None) -> Finding
 
 
 def judge_times(config: Mapping[str, str]) -> list[Finding]:
-    """Judge MaxArraySize and KillWait."""
     findings = []
     array, wait = whole(config, "MaxArraySize"), whole(config, "KillWait")
     if array is not None:

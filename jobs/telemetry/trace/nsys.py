@@ -125,7 +125,6 @@ def processes(owner: str) -> list[psutil.Process]:
 
 
 def end(owner: str) -> None:
-    """Kill them all."""
     for _ in range(2):  # again, for what one of them started meanwhile
         for process in processes(owner):
             with contextlib.suppress(psutil.Error):

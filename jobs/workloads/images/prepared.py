@@ -59,7 +59,6 @@ class Prepared:
         return height, width, 3
 
     def file(self, number: int) -> Path:
-        """The file of an image."""
         suffix = "jpg" if self.form == "jpeg" else "raw"
         return self.folder / f"{number // FILES_IN_A_FOLDER:04d}" / f"{number:07d}.{suffix}"
 

@@ -328,7 +328,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- stop -----------------------------------------------------------------------------------------------------
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Cancel everything."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end the cancelling
         self._cancel_all()
 
