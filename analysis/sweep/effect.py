@@ -27,8 +27,6 @@ from nightsweep.analysis.sweep.nights import SET
 
 FEWEST = 3
 """Repeats a side without which nothing is decided."""
-
-
 NIGHTLY = frozenset({"step_ms_mean", "samples_per_s", "tokens_per_s", "epoch_s"})
 """Values that differ from night to night."""
 

@@ -11,8 +11,6 @@ from nightsweep.jobs.point.template import as_text
 
 SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
 """Settings whose values say by themselves which setting they belong to."""
-
-
 _SHORT = {
     "ranks_per_node": "{} rank{s}/node",
     "nodes": "{} node{s}",

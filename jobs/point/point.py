@@ -117,8 +117,6 @@ class Point(Command, Measuring, Llm, Image, Loading, Compute, Parallel, Job):
 
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Point) if f.metadata}
 _TYPES: dict[str, Any] = typing.get_type_hints(Point)
-
-
 _OF_SCRIPTS = {
     *command.SHARED,
     *command.SWITCHES,

@@ -29,8 +29,6 @@ from nightsweep.jobs.record.point_folder import by_rank
 
 SITE = Path(hook.__file__).with_name("site")
 """The folder that brings the hook into a Python which has it on its path."""
-
-
 OUT = "out"
 """The folder of a run for what its scripts write."""
 

@@ -32,8 +32,6 @@ from nightsweep.jobs.telemetry.samplers import Started
 from nightsweep.jobs.telemetry.trace import nsys
 
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
-
-
 PATIENCE_S = 8
 """How long a script may go on after it was asked to end: less than the launcher waits for its ranks."""
 STOP_SKEW_S = 0.3

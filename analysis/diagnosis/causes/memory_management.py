@@ -21,7 +21,6 @@ from nightsweep.analysis.tables.part_names import COPIES
 TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
-
 OFFLOAD_COPIES = Threshold(
     16,
     "copies",

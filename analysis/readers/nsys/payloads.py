@@ -34,8 +34,6 @@ _INTEGERS: dict[int, type[pl.DataType]] = {
 """NVTX_PAYLOAD_ENTRY_TYPE_* of nvToolsExtPayload.h, integers on 64-bit Linux: int, unsigned, long, unsigned long,
 long long, unsigned long long; those with their size in the name; size_t."""
 _WIDTHS: dict[type[pl.DataType], int] = {pl.Int32: 4, pl.UInt32: 4, pl.Int64: 8, pl.UInt64: 8}
-
-
 _FIELDS = {
     "communicator": ["NCCL communicator ID"],
     "bytes": ["Message size [bytes]", "Bytes"],

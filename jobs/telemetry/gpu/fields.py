@@ -120,7 +120,6 @@ POWER_LIMIT = Reading(
 """The limit that holds: the lowest of those that the board, the driver and the administrator set."""
 ECC = Reading(("ecc_corrected", "ecc_uncorrected"), _ecc)
 
-
 LASTING = ("NOT_SUPPORTED", "NO_PERMISSION", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND", "GPU_IS_LOST")
 """Errors after which asking again is no use."""
 
