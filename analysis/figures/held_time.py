@@ -10,14 +10,12 @@ from nightsweep.analysis.figures.family import Family
 from nightsweep.analysis.sweep import dataset, held_time
 from nightsweep.analysis.sweep.labels import hours, plural
 
-EVERYTHING = "all"
-
 
 def shares(tables: dataset.Tables) -> pl.DataFrame:
     """kind (first all together), points, use, gpu_s and its share of the GPU time of the kind."""
     by_use = held_time.by_use(tables).select("use", "gpu_s")
     points = held_time.held(tables)["point_id"].n_unique()
-    whole = by_use.select(kind=pl.lit(EVERYTHING), points=pl.lit(points, pl.UInt32), use="use", gpu_s="gpu_s")
+    whole = by_use.select(kind=pl.lit("all"), points=pl.lit(points, pl.UInt32), use="use", gpu_s="gpu_s")
     found = pl.concat([whole, held_time.by_kind(tables).select(whole.columns)], how="vertical_relaxed")
     return found.with_columns(share=pl.col("gpu_s") / pl.col("gpu_s").sum().over("kind"))
 

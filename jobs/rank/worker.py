@@ -122,11 +122,6 @@ def bind_cpus(point: Point, local_rank: int) -> list[int]:
     return numa.bind(local_rank, point.numa, point.ranks_per_node // point.processes_per_node)
 
 
-def peak_rss_bytes() -> int:
-    """Peak resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def count_flops(point: Point, heart: Heartbeat) -> Flops:
     """Those of one optimizer step, counted once a configuration, as a separate phase."""
     from nightsweep.jobs.rank import flops_cache
@@ -201,7 +196,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         heart.enter("results")
         result = structs.replace(
             known,
-            peak_rss_bytes=peak_rss_bytes(),
+            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             window=window,
             **peaks,
             **work.facts(),

@@ -125,10 +125,8 @@ class PpTrainer(Trainer):
                 average(gradients(self.model), self.replicas)
         with tracer.range("loss"):
             # The last stage alone knows them; every rank records them in its rows.
-            known = (
-                torch.stack([loss.detach().float() for loss in losses])
-                if self.last
-                else torch.empty(self.accumulate, device=self.device)
-            )
+            known = torch.empty(self.accumulate, device=self.device)
+            if self.last:
+                known = torch.stack([loss.detach().float() for loss in losses])
             dist.broadcast(known, self.last_rank, group=self.group)
         return [spoil(loss) for loss in known]

@@ -76,18 +76,14 @@ def straggler_rows(events: selection.Events, table: pl.DataFrame, rank: int) -> 
 
 def _device_rows(events: selection.Events, late: pl.DataFrame) -> pl.DataFrame:
     spans = intervals.union(late.select("others_start_ns", "until_ns").to_numpy())
-    work, since = layers.overlay(_gpu_layers(events, late), spans), _trace_start(events)
+    work = layers.overlay(_gpu_layers(events, late), spans)
+    firsts = [events[kind]["start_ns"].min() for kind in ("kernels", "copies", "memsets", "runtime")]
+    since = min(int(first) for first in firsts if isinstance(first, int))  # when the trace begins
     parts = []
     for part in late.partition_by("thread", maintain_order=True):
         doing = layers.overlay(_thread_layers(events, part), spans)
         parts += _split(part, since, work, doing.without(work.spans))
     return pl.concat([column.empty(STRAGGLERS), *parts])
-
-
-def _trace_start(events: selection.Events) -> int:
-    """The time of the trace's first event, ns."""
-    firsts = [events[kind]["start_ns"].min() for kind in ("kernels", "copies", "memsets", "runtime")]
-    return min(int(first) for first in firsts if isinstance(first, int))
 
 
 def _split(late: pl.DataFrame, since: int, work: Segments, doing: Segments) -> list[pl.DataFrame]:

@@ -73,12 +73,8 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
             words = [bars.word(switch.factor, value) for value in frame[switch.factor].to_list()]
             bases = [bars.word(switch.factor, value) for value in frame["base"].to_list()]
             kept = frame.drop("base", switch.factor if switch.series != switch.factor else "n")
-            kept = kept.with_columns(n=frame["n"])
-            found.append(
-                kept.with_columns(
-                    pl.lit(switch.factor).alias("setting"), pl.Series("value", words), pl.Series("over", bases)
-                )
-            )
+            new = pl.lit(switch.factor).alias("setting"), pl.Series("value", words), pl.Series("over", bases)
+            found.append(kept.with_columns(frame["n"], *new))
     return pl.concat(found, how="diagonal_relaxed")
 
 

@@ -42,7 +42,8 @@ def read(path: Path) -> Trace:
         ValueError: in one line, where the path holds none.
     """
     source = open_export(path)
-    if not source.columns or not any(map(_is_export_table, source.columns)):
+    known = {_STRINGS, _SESSION, *(table for table, _ in SOURCES.values())}
+    if not any(name in known or re.match("META_DATA_|TARGET_INFO_", name) for name in source.columns):
         traces = sorted(own for own in path.iterdir() if own.name.endswith(TRACES)) if path.is_dir() else []
         if traces:
             raise ValueError(f"{path}: a folder of traces; the traces were expected, such as {traces[0]}")
@@ -71,11 +72,6 @@ def read(path: Path) -> Trace:
     devices, damage = _devices(source), source.damage
     cut = not damage.tables.isdisjoint({WHOLE, _STRINGS, *(table for table, _ in SOURCES.values())})
     return Trace(fill_process(events), devices, absent, (*strange, *damage.problems), facts, cut=cut)
-
-
-def _is_export_table(name: str) -> bool:
-    known = {_STRINGS, _SESSION, *(table for table, _ in SOURCES.values())}
-    return name in known or re.match("META_DATA_|TARGET_INFO_", name) is not None
 
 
 def _facts(source: Source) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from snakemake_executor_plugin_submitit.query import last_line
 
+from nightsweep.jobs.record.json_files import parse_json
 from nightsweep.jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, ok, warn
 
 QUEUE_S = 60
@@ -55,13 +55,10 @@ def parse(text: str) -> dict[int, Visit]:
 
 
 def as_part(words: str) -> dict[str, Any] | None:
-    try:
-        content = json.loads(words)
-    except ValueError:
-        return None
-    if not isinstance(content, dict):
-        return None
-    return content if "host" in content or all(isinstance(part, dict) for part in content.values()) else None
+    content = parse_json(words, dict[str, Any])
+    if content is None or "host" in content or all(isinstance(part, dict) for part in content.values()):
+        return content
+    return None
 
 
 def judge(text: str, backs: dict[int, float], count: int, folder: Path, gpus: bool) -> list[Finding]:

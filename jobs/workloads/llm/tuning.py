@@ -49,7 +49,8 @@ def build_model(
         layers = [layer for part in (llama, getattr(llama, "reference", None)) if part for layer in part.model.layers]
         set_checkpointing(point, layers[: config.num_hidden_layers])
         if point.float8 != "none":
-            require_float8(device)
+            if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+                raise Unsupported("float8 needs a GPU of compute capability 8.9 or later")
             to_float8(llama.model.layers, str(point.float8))
         if method == "qat":
             fake_quantise(llama.model.layers)
@@ -139,12 +140,6 @@ def fake_quantise(layers: torch.nn.ModuleList) -> None:
             qat.QATConfig(activation_config=activations, weight_config=groups, step="prepare"),
             filter_fn=lambda module, _, size=size: isinstance(module, torch.nn.Linear) and module.in_features == size,
         )
-
-
-def require_float8(device: torch.device) -> None:
-    """Raises Unsupported where the device does not multiply in float8."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
-        raise Unsupported("float8 needs a GPU of compute capability 8.9 or later")
 
 
 def to_float8(layers: torch.nn.ModuleList, recipe: str, emulate: bool = False) -> None:

@@ -31,8 +31,6 @@ ACTIVE = frozenset(
 PATIENCE_S = 300
 ASK_AGAIN_S = 2
 
-PARTITIONS = ("scontrol", "-o", "show", "partition")
-
 
 @dataclass(frozen=True)
 class State:
@@ -129,7 +127,8 @@ class Slurm:
 
     def most_nodes(self, partition: str | None) -> int:
         """Nodes that a job in this partition (the default; the largest of several) can have, be they up or not."""
-        shown = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in query.read(*PARTITIONS).splitlines()]
+        text = query.read("scontrol", "-o", "show", "partition")
+        shown = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in text.splitlines()]
         names = (
             partition.split(",") if partition else [one["PartitionName"] for one in shown if one["Default"] == "YES"]
         )
