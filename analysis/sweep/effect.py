@@ -45,10 +45,8 @@ class Side:
     @classmethod
     def from_runs(cls, runs: pl.DataFrame, value: str) -> Side:
         """A repeat of a set that ran twice, with and without a trace after it, is one value: the mean."""
-        values = (
-            runs.group_by(SET.alias("set"), "repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
-        )
-        return cls.from_values(values, runs["point_id"].to_list())
+        repeats = runs.group_by(SET.alias("set"), "repeat", maintain_order=True).agg(pl.col(value).mean())
+        return cls.from_values(repeats[value].to_list(), runs["point_id"].to_list())
 
     @classmethod
     def from_values(cls, values: Sequence[float], points: Iterable[str]) -> Side:

@@ -49,9 +49,8 @@ Of {known} effects on time {beyond} are beyond that noise. Measured on: {where}.
 def page(points: pl.DataFrame, pairs: Sequence[Pair], starts: Starts | None = None) -> str:
     """The page. `points`: the table of that name, of the sweep; one without rows gives a page without numbers.
     `starts`: its points as starts; without them times have no intervals."""
-    where = (
-        ", ".join(points.filter(pl.col("status") == "ok")["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
-    )
+    kinds = points.filter(pl.col("status") == "ok")["accelerator"].drop_nulls().unique().sort()
+    where = ", ".join(kinds) or "nothing yet"
     points = nights.add_nights(points, points)
     found = [time_effect(pair, points, starts) for pair in pairs]
     known = [effect for effect in found if effect is not None and effect.interval is not None]

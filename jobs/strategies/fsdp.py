@@ -34,12 +34,11 @@ class Fsdp2Trainer(Trainer):
             from nightsweep.jobs.strategies.tensor import split_layers
 
             split_layers(model, mesh["tensor"])
+        offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if point.offload == "all" else OffloadPolicy()
         options: dict[str, Any] = {
             "mesh": mesh["replicas", "shard"] if point.replicas > 1 else mesh["shard"],
             "mp_policy": mixed_precision(point),
-            "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda")
-            if point.offload == "all"
-            else OffloadPolicy(),
+            "offload_policy": offload,
         }
         require_weights(model)
         if point.precision in precision.MIXED:

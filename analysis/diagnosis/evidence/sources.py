@@ -128,11 +128,8 @@ def trace_gaps(lanes: Sequence[Lane], *, cut: bool) -> dict[str, str]:
         return {"trace": "no step of it is known to be whole" if cut else "no activity of a GPU in it"}
     found = {}
     if all(one.source != "nvtx" for one in lanes):
-        how = (
-            "steps are found by the period of launches"
-            if lanes[0].source == "launches"
-            else "the whole trace is one step"
-        )
+        launches = lanes[0].source == "launches"
+        how = "steps are found by the period of launches" if launches else "the whole trace is one step"
         found["trace of steps' ranges"] = how
     if any(not one.windows["counted"][:-1].any() and detection.last_is_open(one.windows) for one in lanes):
         found["trace of the next step"] = "of the only step that counts, what lies between it and the next is not seen"

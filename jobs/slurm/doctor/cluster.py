@@ -110,9 +110,8 @@ def settings() -> list[Finding]:
 def judge_accounting(config: Mapping[str, str], sacct: Answer | None) -> Finding:
     """Judge where the states of ended jobs can be read."""
     age = whole(config, "MinJobAge")
-    instead = (
-        f"states come from squeue, which forgets jobs after MinJobAge ({'unknown' if age is None else f'{age} s'})"
-    )
+    known = "unknown" if age is None else f"{age} s"
+    instead = f"states come from squeue, which forgets jobs after MinJobAge ({known})"
     if sacct is None:
         return warn("accounting", f"accounting: off; {instead}")
     if sacct.status:

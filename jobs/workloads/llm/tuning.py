@@ -81,9 +81,8 @@ def set_dtypes(point: Point, model: torch.nn.Module) -> None:
     """Hold trained weights in their format and frozen ones as the forward pass uses them. The model has no values."""
     for parameter in model.parameters():
         if parameter.is_floating_point():
-            parameter.data = parameter.data.to(
-                dtypes.weight_dtype(point) if parameter.requires_grad else dtypes.compute(point)
-            )
+            dtype = dtypes.weight_dtype(point) if parameter.requires_grad else dtypes.compute(point)
+            parameter.data = parameter.data.to(dtype)
 
 
 def add_adapters(point: Point, llama: Any) -> Any:

@@ -147,9 +147,8 @@ def _judge_silent(track: Track, job_id: str, code: int | None, reason: LossReaso
     """The scheduler finds nothing wrong with a job that left no result."""
     if code in (None, 0) and state.name == "COMPLETED":
         return _judge_missing(track)
-    logs = [
-        log for log in (*track.logs, JobPaths(track.folder, job_id, 0).stdout) if log.exists() and log.stat().st_size
-    ]
+    files = (*track.logs, JobPaths(track.folder, job_id, 0).stdout)
+    logs = [file for file in files if file.exists() and file.stat().st_size]
     said = "it left no log"
     if logs:
         lines = logs[0].read_text(errors="replace").splitlines()
