@@ -53,9 +53,9 @@ def _describe(point: Point, names: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A setting's value; a text that is no plain word as JSON, in one line."""
+    """A setting's value; a text that is empty, has spaces at an end or is not one line as JSON."""
     text = json.dumps(value, ensure_ascii=False)
-    is_plain = isinstance(value, str) and text == f'"{value}"' and value.split() == [value]
+    is_plain = isinstance(value, str) and text == f'"{value}"' and value.strip() == value != ""
     return value if is_plain else text
 
 

@@ -43,7 +43,7 @@ def test_check_list_is_a_line_a_point_whatever_its_settings_hold(tmp_path, capsy
     (tmp_path / "t.py").touch()
     assert main(["check", str(tmp_path / "s.yaml"), "--list"]) == 0
     lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
-    assert [line.split("x=")[1] for line in lines] == ["é", '"a b"', '""', r'"a\nb"', "true", "1"]
+    assert [line.split("x=")[1] for line in lines] == ["é", "a b", '""', r'"a\nb"', "true", "1"]
 
 
 def test_check_json(capsys):
