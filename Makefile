@@ -45,8 +45,8 @@ test: .venv/ready
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
 # Three workers for two cores: tests on Slurm wait for a part of their time, and with more their ranks miss their limits.
-# Bytecode is kept though the environment ask for none: it saves each worker the rewriting of all assertions, and
-# each of some thousand processes the compilation of what it imports.
+# Bytecode is kept even if the environment asks for none: else each worker rewrites all assertions anew, and each process
+# compiles what it imports.
 tests: .venv/ready
 	PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=5
 

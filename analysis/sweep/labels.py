@@ -25,7 +25,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def short_number(number: float, digits: int = 3) -> str:
-    """A number of so many digits or, where it is larger, all before the point: large ones never have an exponent."""
+    """A number with this many digits; a larger one with all before the point, and without an exponent."""
     return f"{number:.{digits}g}" if abs(number) < 10**digits - 0.5 else f"{number:,.0f}"
 
 

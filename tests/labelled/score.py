@@ -97,7 +97,7 @@ def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float]) -> tu
     return right, predicted, of_label
 
 
-def foretold(run: ScriptRun, found: dict[str, Any], tried: dict[str, float]) -> bool | None:
+def remedy_as_predicted(run: ScriptRun, found: dict[str, Any], tried: dict[str, float]) -> bool | None:
     """Whether the remedy of the first cause, imposed as a setting, gave what is predicted. None: it was not tried."""
     first = next((cause for cause in found["causes"] if cause["share"] >= 0.01), None)
     if first is None or not run.tried or first["remedy"] != run.tried or run.name not in tried:
@@ -148,7 +148,7 @@ def main() -> int:
             kind = cause["kind"] if cause else (run.kinds or ["recompute_or_unfused"])[0]
             rows.append((kind, fixes[run.name] - told, hit, (high - low) / 2))
         equal += right is False and as_good(run, found, fixes, tried)
-        remedies += [] if (own := foretold(run, found, tried)) is None else [own]
+        remedies += [] if (own := remedy_as_predicted(run, found, tried)) is None else [own]
         gave = f"{100 * fixes[run.name]:.0f}" if run.name in fixes else "-"
         marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)

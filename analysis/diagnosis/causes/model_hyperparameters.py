@@ -17,8 +17,8 @@ from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 MEMORY_LEFT = 0.5
 OF_CUDNN = 0.1
 """Where weights are in NHWC, cuDNN's copies from one layout to another take less than this share of the time of
-PyTorch's; in three labelled scripts whose weights are, 0 to 4 %, in all others 16 % or more (written with these in
-sight)."""
+PyTorch's; in three labelled scripts whose weights are, 0 to 4 %, in 32 others with this cause 16 % or more, with which
+in sight this was written."""
 LAID_OUT = {
     "nchw": "keep images, weights and what is between them in NHWC (channels_last)",
     "nhwc": "weights are in NHWC (channels_last) already: find what turns tensors back to NCHW between convolutions, "

@@ -55,8 +55,8 @@ def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
             raise InputError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
         if any((path / name).is_file() for name in ("tables/points.parquet", "sweep.json")):
             own = f"{path}: has many runs; one of its points was expected ({path}/points/ID)"
-            told = "; tables/diagnoses.parquet has what is said of them"
-            raise InputError(own + (told if (path / "tables/diagnoses.parquet").is_file() else ""))
+            tables = "; tables/diagnoses.parquet has what is said of them"
+            raise InputError(own + (tables if (path / "tables/diagnoses.parquet").is_file() else ""))
         if points := sorted((path / "points").glob("*/record.json")):
             raise InputError(
                 f"{path}: no results of a sweep that Snakemake has run (no sweep.json): name one of its points, such "

@@ -194,7 +194,9 @@ def test_what_was_tried_changes_no_loss():
 @pytest.mark.slow
 def test_its_own_remedies_give_what_is_predicted(found):
     tried = score.measured(score.TRIED, "tried")
-    right = {name: own for name in tried if (own := score.foretold(RUNS[name], found[name], tried)) is not None}
+    right = {
+        name: own for name in tried if (own := score.remedy_as_predicted(RUNS[name], found[name], tried)) is not None
+    }
     assert {name for name, own in right.items() if not own} == NOT_GIVEN.keys()
     assert len(right) == 56
 

@@ -59,7 +59,7 @@ def build(point):
 
 
 def first_layers(work, count):
-    """The workload with so many layers left."""
+    """The workload with this many layers left."""
     import torch
 
     decoder = work.model.model if hasattr(work.model, "model") else work.model.vit

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-SIDE = 1000  # pages are thought of as so many units wide, and as high
+SIDE = 1000  # units that a page is wide, and as many high
 
 
 class Pages(Dataset):
