@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from .forward import listen
 from .watch import Watch
 
 
@@ -16,8 +17,6 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
     where gradients are recorded: also in evaluation mode, as a pretrained model is at first; those with parameters
     that only their first call makes (LazyLinear), with their second. They are compiled after these, when no hook of
     ours is left that a compiler would see. `laid_out` is called where a layout has an effect."""
-    import torch
-    from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.nn.parameter import is_lazy
 
     mode = settings["compile"]
@@ -29,50 +28,34 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
     if not changes and mode in (None, "none"):
         return
     models: list[Any] = []
-    handle: Any = None
 
-    def listen() -> None:
-        nonlocal handle
-        handle = register_module_forward_pre_hook(called)
-
-    def called(module: Any, _: Any) -> None:
-        # What a backward pass calls again, for want of what the forward pass has not kept, is a part of a model.
-        if watch.in_backward() or not torch.is_grad_enabled():
-            return
-        if not any(p.requires_grad for p in module.parameters()):
-            return
-
-        def over(*_: Any) -> None:
-            returned.remove()
-            listen()
-
-        if not isinstance(module, torch.jit.ScriptModule):  # which takes no hook, and of whose parts no call is heard
-            handle.remove()  # what it calls is not listened to
-            returned = module.register_forward_hook(over, always_call=True)
+    def called(module: Any) -> None:
         if module not in models and not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             models.append(module)
             for change in changes:
                 change(module)
 
+    end = listen(watch, called)
+
     def compile_all() -> None:
-        handle.remove()
+        end()
         if mode not in (None, "none"):
             # What is compiled of a model on several devices at once would have the weights of the first for all.
             alone = [model for model in models if len(getattr(model, "device_ids", None) or ()) < 2]
             _compile([getattr(model, "module", model) for model in alone], None if mode == "default" else mode)
 
     watch.once_known = compile_all
-    listen()
 
 
 def _compile(models: list[Any], mode: str | None) -> None:
     """Each layer of a model, where most of it is lists of alike ones: a kind is compiled once, and what is decided
     outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as with modes that
-    record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
+    record CUDA graphs: of layers one by one each would overwrite what the one before gave. What graphs give is copied,
+    for the next call overwrites it, which ends a script that calls its model twice a step and keeps both."""
     import torch
 
-    by_layers = mode in (None, "max-autotune-no-cudagraphs")
-    modules = [module for model in models for module in ((by_layers and _layers(model)) or [model])]
+    graphs = mode in ("reduce-overhead", "max-autotune")
+    modules = [module for model in models for module in ((not graphs and _layers(model)) or [model])]
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
     limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
     for module in modules:
@@ -83,10 +66,18 @@ def _compile(models: list[Any], mode: str | None) -> None:
         elif any(module.children()):  # of one kernel nothing is fused
             # What `compile` of a class of PyTorch's own gives is not looked into, only what calls it is.
             module._compiled_call_impl = torch.compile(_calling(module._call_impl), mode=mode)
+        else:
+            continue
+        if graphs:
+            module._compiled_call_impl = _copied(module._compiled_call_impl)
 
 
 def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: _each_tensor(function(*args, **kwargs), lambda tensor: tensor.clone())
 
 
 def _layers(model: Any) -> list[Any]:
@@ -172,23 +163,25 @@ def _autocast(module: Any) -> None:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(kind, torch.bfloat16):
             found = forward(self, *args, **kwargs)
-        return _whole(found)
+        return _each_tensor(found, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
 
     module.forward = types.MethodType(run, module)
 
 
-def _whole(value: Any) -> Any:
-    """The same with its tensors in fp32."""
+def _each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same with its tensors changed."""
+    import torch
+
     if isinstance(value, dict):  # transformers' outputs are dictionaries of their own class, and dataclasses, too
         for name in list(value):
-            value[name] = _whole(value[name])
+            value[name] = _each_tensor(value[name], change)
     elif is_dataclass(value):
         for each in fields(value):
-            object.__setattr__(value, each.name, _whole(getattr(value, each.name)))
+            object.__setattr__(value, each.name, _each_tensor(getattr(value, each.name), change))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_whole, value))
+        return type(value)(*(_each_tensor(own, change) for own in value))
     elif type(value) in (tuple, list):
-        return type(value)(map(_whole, value))
-    elif hasattr(value, "is_floating_point") and value.is_floating_point():
-        return value.float()
+        return type(value)(_each_tensor(own, change) for own in value)
+    elif isinstance(value, torch.Tensor):
+        return change(value)
     return value

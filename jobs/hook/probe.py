@@ -1,5 +1,5 @@
 """Lines of the script that may cost time. Looks at one step of the warm-up for those that make the host wait for the
-GPU, copy to it, or copy pictures from one layout to another.
+GPU, copy to it, or copy pictures from one layout to another; and counts the calls of the script's models.
 
 PyTorch itself tells of calls that wait (torch.cuda.set_sync_debug_mode). Telling costs time, so that the step is one of
 those that are not measured.
@@ -34,6 +34,7 @@ def begin(watch: Watch) -> Callable[[], None]:
             show(message, *rest, **named)
 
     def end() -> None:
+        counted()
         torch.cuda.set_sync_debug_mode("default")
         warnings.filters[:], warnings.showwarning = filters, show  # type: ignore[index]
         for name, call in (copies | turns).items():
@@ -63,6 +64,7 @@ def begin(watch: Watch) -> Callable[[], None]:
         setattr(torch.Tensor, name, watched(copy))
     for name, call in turns.items():
         setattr(torch.Tensor, name, turning(call))
+    counted = watch.calls.begin()
     warnings.simplefilter("always")
     warnings.showwarning = count
     torch.cuda.set_sync_debug_mode("warn")

@@ -24,6 +24,7 @@ from ..record.folder import RunFolder
 from ..record.heartbeat import Heartbeat
 from . import probe
 from .claim import Claim
+from .forward import Calls
 from .outcome import wait_for_outcomes, write_outcome
 
 SOURCES = ("call", "engine", "optimizer", "profiler", "range")
@@ -91,6 +92,7 @@ class Watch:
         self.tracer: Any = None
         self.range: Any = None
         self.probing: Callable[[], None] | None = None
+        self.calls = Calls(self)
         self.once_known: Callable[[], None] | None = None  # after the first whole step
         atexit.register(self.at_exit)
 
@@ -288,6 +290,7 @@ class Watch:
             self.capturing = False
             self._enter("tracing", "trace")
             self.tracer.stop()
+            self.calls.unmark()
         if self.is_last:
             self._enter("results")
             write_outcome(self)
@@ -303,6 +306,7 @@ class Watch:
             self._enter("tracing", "trace")
             self.tracer.start()
             self.capturing = True
+            self.calls.mark()
         self._enter(block["phase"])
         self.window = {"start_ns": clock.now_ns(), "end_ns": 0}
 

@@ -8,6 +8,7 @@ import torch
 from torch import channels_last, nn
 
 from nightsweep.jobs.hook import models, patches, probe
+from nightsweep.jobs.hook.forward import Calls
 from nightsweep.jobs.hook.watch import Watch
 from tests.jobs.hook.switched import switched
 
@@ -129,7 +130,7 @@ def test_a_layout_that_the_model_has_already_has_no_effect(layout, noted):
 def test_lines_that_copy_pictures_back_to_nchw(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
     found = []
-    end = probe.begin(SimpleNamespace(found_place=found.append))
+    end = probe.begin(SimpleNamespace(found_place=found.append, calls=Calls(None)))
     x = torch.ones(2, 3, 4, 4).contiguous(memory_format=channels_last)
     x.contiguous(memory_format=channels_last)
     x.permute(0, 2, 3, 1).contiguous()  # as it lies
@@ -144,7 +145,7 @@ def test_lines_that_copy_pictures_back_to_nchw(monkeypatch):
 
 def test_what_is_compiled_or_mapped_in_the_step_that_is_looked_at_runs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-    end = probe.begin(SimpleNamespace(found_place=id))
+    end = probe.begin(SimpleNamespace(found_place=id, calls=Calls(None)))
     x = torch.ones(2, 3, 4, 4).contiguous(memory_format=channels_last)
     compiled = torch.compile(lambda x: x.contiguous().flatten(1), backend="eager", fullgraph=True)
     assert compiled(x).shape == (2, 48)

@@ -1,0 +1,90 @@
+"""Forward passes: the modules that a script itself calls, and ranges around their calls in the steps that are traced.
+
+A trace tells by these ranges what a compiler of the model would see, and what the script does beside its model.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+MOST_CALLS = 50
+"""Of such modules in a step, for which there are ranges: more would cost the host what the trace is to tell."""
+
+
+def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
+    """Have `called` with each module with something to train that the script itself calls, and not another module,
+    where gradients are recorded; the function that ends it."""
+    import torch
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    handle: Any = None
+
+    def begin() -> None:
+        nonlocal handle
+        handle = register_module_forward_pre_hook(heard)
+
+    def heard(module: Any, _: Any) -> None:
+        # What a backward pass calls again, for want of what the forward pass has not kept, is a part of a model.
+        if watch.in_backward() or not torch.is_grad_enabled():
+            return
+        if not any(p.requires_grad for p in module.parameters()):
+            return
+
+        def over(*_: Any) -> None:
+            returned.remove()
+            begin()
+
+        if not isinstance(module, torch.jit.ScriptModule):  # which takes no hook, and of whose parts no call is heard
+            handle.remove()  # what it calls is not listened to
+            returned = module.register_forward_hook(over, always_call=True)
+        called(module)
+
+    begin()
+    return lambda: handle.remove()
+
+
+class Calls:
+    """The modules that the script calls in the step that is looked at closely, and how often each."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.often: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def begin(self) -> Callable[[], None]:
+        """Begin to count; the function that ends it. Nothing is counted where something was compiled: for the sake of
+        these hooks it would be compiled again."""
+        self.often.clear()
+        compiled = sys.modules.get("torch._dynamo.utils")
+        if compiled is not None and any(compiled.counters["frames"].values()):
+            return lambda: None
+        return listen(self.watch, self._count)
+
+    def _count(self, module: Any) -> None:
+        self.often[module] = self.often.get(module, 0) + 1
+
+    def mark(self) -> None:
+        """Ranges around the calls of these modules from now on. In the place of compiled code, for it goes into no copy
+        of a module and into no file, as a hook would."""
+        import torch
+
+        if sum(self.often.values()) <= MOST_CALLS:
+            for module in self.often:
+                if not isinstance(module, torch.jit.ScriptModule) and module._compiled_call_impl is None:
+                    module._compiled_call_impl = functools.partial(self._call, module._call_impl)
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.watch.spanned("forward"):
+            return function(*args, **kwargs)
+
+    def unmark(self) -> None:
+        """No ranges any more."""
+        for module in self.often:
+            if getattr(module._compiled_call_impl, "func", None) == self._call:
+                module._compiled_call_impl = None

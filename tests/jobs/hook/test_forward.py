@@ -1,0 +1,131 @@
+"""Ranges around the calls of the modules that a script itself calls, while a trace is taken."""
+
+import contextlib
+import copy
+import gc
+import io
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from nightsweep.jobs.hook import forward
+from nightsweep.jobs.hook.forward import Calls
+
+
+class Noting(nn.Module):
+    """Notes what ranges are open where it is called."""
+
+    def __init__(self, notes):
+        super().__init__()
+        self.weight, self.notes = nn.Parameter(torch.ones(())), notes
+
+    def forward(self, x):
+        self.notes.append(self.notes.open)
+        return x * self.weight
+
+
+class Net(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class Notes(list):
+    open = 0
+
+
+@pytest.fixture
+def watched():
+    """The calls, and where notes are made of them."""
+    notes = Notes()
+
+    @contextlib.contextmanager
+    def spanned(name):
+        assert name == "forward"
+        notes.open += 1
+        try:
+            yield
+        finally:
+            notes.open -= 1
+
+    torch._dynamo.utils.counters.clear()
+    yield Calls(SimpleNamespace(spanned=spanned, in_backward=lambda: False)), notes
+    torch._dynamo.utils.counters.clear()
+
+
+def looked_at(calls, step):
+    end = calls.begin()
+    step()
+    end()
+
+
+def test_what_the_script_calls_has_a_range_and_its_parts_have_none(watched):
+    calls, notes = watched
+    net, head, frozen = nn.Sequential(Noting(notes), Noting(notes)), Noting(notes), Noting(notes).requires_grad_(False)
+
+    def step():
+        notes.clear()
+        frozen(head(net(torch.ones(2))))
+
+    step()
+    assert notes == [0, 0, 0, 0]
+    looked_at(calls, step)
+    assert notes == [0, 0, 0, 0]
+    calls.mark()
+    step()
+    assert notes == [1, 1, 1, 0]  # that which learns nothing is compiled by no setting
+    with pytest.raises(TypeError):
+        net(None)
+    calls.unmark()
+    assert notes.open == 0
+    step()
+    assert notes == [0, 0, 0, 0]
+
+
+def test_ranges_go_into_no_copy_and_no_file(watched):
+    calls, notes = watched
+    net = nn.Sequential(nn.Linear(2, 2))
+    looked_at(calls, lambda: net(torch.ones(2)))
+    calls.mark()
+    assert net._compiled_call_impl is not None and copy.deepcopy(net)._compiled_call_impl is None
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=False)._compiled_call_impl is None
+    calls.unmark()
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+
+
+def test_modules_called_very_often_have_none(watched):
+    calls, notes = watched
+    cell = Noting(notes)
+    looked_at(calls, lambda: [cell(torch.ones(2)) for _ in range(forward.MOST_CALLS + 1)])
+    calls.mark()
+    cell(torch.ones(2))
+    assert set(notes) == {0}
+
+
+@pytest.mark.parametrize("own", ["module", "function"])
+def test_what_is_compiled_is_compiled_once_and_has_none(watched, own):
+    calls, _ = watched
+    net = Net(2, 2)
+    if own == "module":
+        net.compile(backend="eager")
+        step = net
+    else:
+        step = torch.compile(lambda x: net(x), backend="eager")
+    step(torch.ones(2))
+    compiled = net._compiled_call_impl
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    looked_at(calls, lambda: step(torch.ones(2)))
+    calls.mark()
+    assert net._compiled_call_impl is compiled
+    step(torch.ones(2))
+    calls.unmark()
+    assert net._compiled_call_impl is compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before == 1
