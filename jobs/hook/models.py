@@ -50,12 +50,11 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
 def _compile(models: list[Any], mode: str | None) -> None:
     """Each layer of a model, where most of it is lists of alike ones: a kind is compiled once, and what is decided
     outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as with modes that
-    record CUDA graphs: of layers one by one each would overwrite what the one before gave. What graphs give is copied,
-    for the next call overwrites it, which ends a script that calls its model twice a step and keeps both."""
+    record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    graphs = mode in ("reduce-overhead", "max-autotune")
-    modules = [module for model in models for module in ((not graphs and _layers(model)) or [model])]
+    by_layers = mode in (None, "max-autotune-no-cudagraphs")
+    modules = [module for model in models for module in ((by_layers and _layers(model)) or [model])]
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
     limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
     for module in modules:
@@ -66,18 +65,10 @@ def _compile(models: list[Any], mode: str | None) -> None:
         elif any(module.children()):  # of one kernel nothing is fused
             # What `compile` of a class of PyTorch's own gives is not looked into, only what calls it is.
             module._compiled_call_impl = torch.compile(_calling(module._call_impl), mode=mode)
-        else:
-            continue
-        if graphs:
-            module._compiled_call_impl = _copied(module._compiled_call_impl)
 
 
 def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs)
-
-
-def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: _each_tensor(function(*args, **kwargs), lambda tensor: tensor.clone())
 
 
 def _layers(model: Any) -> list[Any]:
@@ -163,25 +154,23 @@ def _autocast(module: Any) -> None:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(kind, torch.bfloat16):
             found = forward(self, *args, **kwargs)
-        return _each_tensor(found, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
+        return _whole(found)
 
     module.forward = types.MethodType(run, module)
 
 
-def _each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same with its tensors changed."""
-    import torch
-
+def _whole(value: Any) -> Any:
+    """The same with its tensors in fp32."""
     if isinstance(value, dict):  # transformers' outputs are dictionaries of their own class, and dataclasses, too
         for name in list(value):
-            value[name] = _each_tensor(value[name], change)
+            value[name] = _whole(value[name])
     elif is_dataclass(value):
         for each in fields(value):
-            object.__setattr__(value, each.name, _each_tensor(getattr(value, each.name), change))
+            object.__setattr__(value, each.name, _whole(getattr(value, each.name)))
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_each_tensor(own, change) for own in value))
+        return type(value)(*map(_whole, value))
     elif type(value) in (tuple, list):
-        return type(value)(_each_tensor(own, change) for own in value)
-    elif isinstance(value, torch.Tensor):
-        return change(value)
+        return type(value)(map(_whole, value))
+    elif hasattr(value, "is_floating_point") and value.is_floating_point():
+        return value.float()
     return value

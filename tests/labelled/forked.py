@@ -71,7 +71,7 @@ def load(runs: Sequence[ScriptRun]) -> None:
 def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argparse.Namespace) -> Start:
     """Fork the ranks."""
     point = run.point(side, args.peers, args.images)
-    traced = side == "slow" and number == 0 and "fix" in args.sides and point.traced_steps > 0
+    traced = side == "slow" and number == 0 and "tried" not in args.sides and point.traced_steps > 0
     folder = RunFolder((args.out / "runs" / run.name / f"{side}-{number}" / "timed").absolute())
     shutil.rmtree(folder.path.parent, ignore_errors=True)
     folder.path.mkdir(parents=True)

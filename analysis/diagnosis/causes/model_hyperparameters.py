@@ -26,6 +26,7 @@ LAID_OUT = {
     "none": "PyTorch has no NHWC for convolutions over one dimension: write them over two, in channels_last",
 }
 """What to do, by how the weights of convolutions lie."""
+BESIDE = "; most of it lies outside of the model, in functions of the script's: compile those (torch.compile)"
 
 
 def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
@@ -60,13 +61,15 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
     )
     if batch.is_small(e):
         return
+    beside = _is_beside_model(e, "underfilled")
     yield _faster(
         e,
         "underfilled",
         0.5,
         method="sum over kernels of time x (1 - blocks / SMs)",
-        advice="give these kernels more to do at once, or have others do the same in more blocks, such as a compiler's",
-        remedy=remedies.choose(e.point, {"compile": "default"}) if e.point else {},
+        advice="give these kernels more to do at once, or have others do the same in more blocks, such as a compiler's"
+        + BESIDE * beside,
+        remedy=remedies.choose(e.point, {"compile": "default"}) if e.point and not beside else {},
     )
 
 
@@ -123,15 +126,24 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
         "is compiled as a whole may be given one",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
     )
+    beside = _is_beside_model(e, "unfused")
     yield _faster(
         e,
         "unfused",
         0.25,
         0.75,
         method="of neighbouring elementwise kernels, norms and reductions all but the longest",
-        advice="compile the model, or use fused kernels",
-        remedy=remedies.choose(e.point, {"compile": "default"}),
+        advice="compile the model, or use fused kernels" + BESIDE * beside,
+        remedy={} if beside else remedies.choose(e.point, {"compile": "default"}),
     )
+
+
+def _is_beside_model(e: Evidence, saving: str) -> bool:
+    """Whether most of what could be saved in forward passes lies in what the script does outside of its model, as far
+    as is known: no setting reaches that."""
+    known = pl.concat(e.savings).filter(pl.col("in_model").is_not_null())
+    within, whole = (own[saving].sum() for own in (known.filter("in_model"), known))
+    return bool(whole > 0 and 2 * within < whole)
 
 
 def _faster(e: Evidence, saving: str, least: float = 1.0, value: float | None = None, **more: Any) -> Cause:

@@ -93,8 +93,8 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), and
-    whether it has `few` blocks.
+    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), whether
+    it has `few` blocks, and whether it was launched `in_model` (null: not known).
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -122,11 +122,22 @@ def lane_savings(
         "repeated_rows": ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS),
         "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
-    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))
+    found = kernels.select(
+        "name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0), in_model=_in_model()
+    )
     for kind, share in shares.items():
         found = found.with_columns(pl.Series(kind, left * share))
         left = left - left * share
     return found
+
+
+def _in_model() -> pl.Expr:
+    """Whether the script's model launched it in its forward pass, which a range of the trace tells. Null: not known, as
+    in threads of backward passes, or it is the optimizer's."""
+    path = pl.concat_str(pl.lit("/"), pl.col("nvtx_path").cast(pl.String).fill_null(""), pl.lit("/"))
+    forward, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
+    beside = thread.is_in(thread.filter(forward).unique().implode()) & ~path.str.contains("/(backward|optimizer|data)/")
+    return pl.when(forward | beside).then(forward)
 
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
