@@ -98,11 +98,11 @@ def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float]) -> tu
 
 
 def remedy_as_predicted(run: ScriptRun, found: dict[str, Any], tried: dict[str, float]) -> bool | None:
-    """Whether the remedy of the first cause, imposed as a setting, gave what is predicted. None: it was not tried."""
-    first = next((cause for cause in found["causes"] if cause["share"] >= 0.01), None)
-    if first is None or not run.tried or first["remedy"] != run.tried or run.name not in tried:
-        return None
-    return is_hit(first, tried[run.name])
+    """Whether the setting that was tried gave what is predicted by the first cause whose remedy it is. None: nothing
+    was tried, or it is nobody's remedy."""
+    causes = (cause for cause in found["causes"] if cause["share"] >= 0.01 and cause["remedy"] == run.tried)
+    first = next(causes, None) if run.name in tried else None
+    return None if first is None else is_hit(first, tried[run.name])
 
 
 def as_good(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float], tried: dict[str, float]) -> bool:
@@ -154,7 +154,7 @@ def main() -> int:
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
     print("\n".join(by_kind(rows)))
-    print(f"{sum(remedies)} of {len(remedies)} remedies of first causes, imposed as settings, gave what is predicted")
+    print(f"{sum(remedies)} of {len(remedies)} remedies, imposed as settings, gave what is predicted")
     print(f"{equal} of the other first causes have a remedy that gave as much as the label's fix, or 5 points less")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
           f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip

@@ -26,7 +26,11 @@ LAID_OUT = {
     "none": "PyTorch has no NHWC for convolutions over one dimension: write them over two, in channels_last",
 }
 """What to do, by how the weights of convolutions lie."""
-BESIDE = "; most of it lies outside of the model, in functions of the script's: compile those (torch.compile)"
+OF = {"within": "", "beside": ", of what the script does outside of its model"}
+COMPILE = {
+    "within": "",
+    "beside": "; no setting reaches what is outside of the model: compile the functions that do it",
+}
 
 
 def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
@@ -48,9 +52,10 @@ def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
 
 
 def low_occupancy(e: Evidence) -> Iterator[Cause]:
-    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small: reckoned as in `small_batch`.
-    Kernels that add up the gradients of a small table's rows one after another have blocks enough, and most of these
-    have nothing to do: nearly all of their time, where it is ten times what reading takes."""
+    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small: reckoned as in `small_batch`;
+    apart, as in `recompute_or_unfused`, those outside of a script's model. Kernels that add up the gradients of a small
+    table's rows one after another have blocks enough, and most of these have nothing to do: nearly all of their time,
+    where it is ten times what reading takes."""
     yield _faster(
         e,
         "repeated_rows",
@@ -61,16 +66,16 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
     )
     if batch.is_small(e):
         return
-    beside = _is_beside_model(e, "underfilled")
-    yield _faster(
-        e,
-        "underfilled",
-        0.5,
-        method="sum over kernels of time x (1 - blocks / SMs)",
-        advice="give these kernels more to do at once, or have others do the same in more blocks, such as a compiler's"
-        + BESIDE * beside,
-        remedy=remedies.choose(e.point, {"compile": "default"}) if e.point and not beside else {},
-    )
+    for place in ("within", "beside"):
+        yield _faster(
+            e,
+            f"underfilled_{place}",
+            0.5,
+            method="sum over kernels of time x (1 - blocks / SMs)" + OF[place],
+            advice="give these kernels more to do at once, or have others do the same in more blocks, such as a "
+            f"compiler's{COMPILE[place]}",
+            remedy=_compiled(e, place) if e.point else {},
+        )
 
 
 def layout_transposes(e: Evidence) -> Iterator[Cause]:
@@ -109,7 +114,9 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
     next to it, and half of the products beside these; where these products alone are in fp32, what tensor cores would
     save of them, too. Kernels that a compiler would fuse: of neighbours all but the longest
     (analysis/diagnosis/evidence/kernel_savings.py), three quarters of that; a quarter is the lower end, for compilers
-    may give little. Of both, what is fused away is not launched, either."""
+    may give little. Of both, what is fused away is not launched, either. What a script does outside of its model is a
+    cause apart, for no setting compiles it: ranges of the trace tell which kernels the model's forward passes launch,
+    and backward passes are taken to have as much of it."""
     if e.memory is None or e.memory[0] <= MEMORY_LEFT * e.memory[1]:
         yield _faster(
             e,
@@ -126,24 +133,23 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
         "is compiled as a whole may be given one",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
     )
-    beside = _is_beside_model(e, "unfused")
-    yield _faster(
-        e,
-        "unfused",
-        0.25,
-        0.75,
-        method="of neighbouring elementwise kernels, norms and reductions all but the longest",
-        advice="compile the model, or use fused kernels" + BESIDE * beside,
-        remedy={} if beside else remedies.choose(e.point, {"compile": "default"}),
-    )
+    for place in ("within", "beside"):
+        yield _faster(
+            e,
+            f"unfused_{place}",
+            0.25,
+            0.75,
+            method="of neighbouring elementwise kernels, norms and reductions all but the longest" + OF[place],
+            advice="compile the model, or use fused kernels"
+            if place == "within"
+            else "use fused kernels" + COMPILE[place],
+            remedy=_compiled(e, place),
+        )
 
 
-def _is_beside_model(e: Evidence, saving: str) -> bool:
-    """Whether most of what could be saved in forward passes lies in what the script does outside of its model, as far
-    as is known: no setting reaches that."""
-    known = pl.concat(e.savings).filter(pl.col("in_model").is_not_null())
-    within, whole = (own[saving].sum() for own in (known.filter("in_model"), known))
-    return bool(whole > 0 and 2 * within < whole)
+def _compiled(e: Evidence, place: str) -> dict[str, Any]:
+    """A setting compiles the model, and nothing beside it."""
+    return remedies.choose(e.point, {"compile": "default"}) if place == "within" else {}
 
 
 def _faster(e: Evidence, saving: str, least: float = 1.0, value: float | None = None, **more: Any) -> Cause:

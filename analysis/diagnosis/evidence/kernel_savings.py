@@ -23,6 +23,8 @@ taken a later one does not see.
 - repeated_rows: the gradient of `table[indices]`, in which PyTorch adds what belongs to one row of the table one after
   another: nearly all of its time, where that is ten times what reading takes, for then many indices are equal.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
+
+Of unfused and underfilled, `_within` and `_beside` are what of it the script's model does, and what is outside of it.
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ fix, a product, takes some, too)."""
 SERIAL, SERIAL_NS = 0.9, 100_000
 """Share of SMs without a block, and time, from which on a kernel computes one thing after another; assumed: a tenth of
 the SMs may be a small tensor's share, and of what takes less than 20 launches (5 us each) fusing saves the launches."""
+LEAST_BESIDE = 0.1
+"""Less of it outside of the model is not worth another cause; assumed."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 
@@ -93,8 +97,8 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), whether
-    it has `few` blocks, and whether it was launched `in_model` (null: not known).
+    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), and
+    whether it has `few` blocks.
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -122,22 +126,29 @@ def lane_savings(
         "repeated_rows": ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS),
         "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
-    found = kernels.select(
-        "name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0), in_model=_in_model()
-    )
+    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))
     for kind, share in shares.items():
         found = found.with_columns(pl.Series(kind, left * share))
         left = left - left * share
+    for kind in ("unfused", "underfilled"):
+        beside = _beside_model(kernels, found[kind])
+        found = found.with_columns(
+            (pl.col(kind) * (1 - beside)).alias(f"{kind}_within"), (pl.col(kind) * beside).alias(f"{kind}_beside")
+        )
     return found
 
 
-def _in_model() -> pl.Expr:
-    """Whether the script's model launched it in its forward pass, which a range of the trace tells. Null: not known, as
-    in threads of backward passes, or it is the optimizer's."""
+def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
+    """The share of each kernel that is work of the script's outside of its model. Ranges around the model's forward
+    passes tell of what they and the script's own lines launch; of backward passes as much of it is taken to be as of
+    these, by what is `saved`. None, where there are no such ranges, or only a little of it is outside."""
     path = pl.concat_str(pl.lit("/"), pl.col("nvtx_path").cast(pl.String).fill_null(""), pl.lit("/"))
-    forward, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
-    beside = thread.is_in(thread.filter(forward).unique().implode()) & ~path.str.contains("/(backward|optimizer|data)/")
-    return pl.when(forward | beside).then(forward)
+    inside, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
+    own = thread.is_in(thread.filter(inside).unique().implode()) & ~path.str.contains("/(backward|optimizer|data)/")
+    beside = kernels.select(pl.when(inside | own).then(1.0 - inside.cast(pl.Float64))).to_series()
+    of_known = saved.filter(beside.is_not_null()).to_numpy()
+    mean = float(np.average(beside.drop_nulls().to_numpy(), weights=of_known)) if of_known.sum() else 0.0
+    return beside.fill_null(mean) if mean >= LEAST_BESIDE else pl.zeros(len(beside), eager=True)
 
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
