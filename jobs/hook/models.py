@@ -11,12 +11,16 @@ from typing import Any
 from .forward import listen
 from .watch import Watch
 
+GRAPHS = ("reduce-overhead", "max-autotune")
+"""The compiler's modes that record CUDA graphs."""
+
 
 def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None]) -> None:
     """What concerns whole models: the modules with something to train that the script itself calls, in the first steps,
     where gradients are recorded: also in evaluation mode, as a pretrained model is at first; those with parameters
     that only their first call makes (LazyLinear), with their second. They are compiled after these, when no hook of
     ours is left that a compiler would see. `laid_out` is called where a layout has an effect."""
+    import torch
     from torch.nn.parameter import is_lazy
 
     mode = settings["compile"]
@@ -43,6 +47,10 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
             # What is compiled of a model on several devices at once would have the weights of the first for all.
             alone = [model for model in models if len(getattr(model, "device_ids", None) or ()) < 2]
             _compile([getattr(model, "module", model) for model in alone], None if mode == "default" else mode)
+            if mode in GRAPHS:
+                # Else what a graph gives lasts until the next call after a backward pass: scripts that call a model
+                # again in a step, as of two networks against each other, would end with an error.
+                watch.begin_step = torch.compiler.cudagraph_mark_step_begin
 
     watch.once_known = compile_all
 
@@ -53,8 +61,7 @@ def _compile(models: list[Any], mode: str | None) -> None:
     record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    by_layers = mode in (None, "max-autotune-no-cudagraphs")
-    modules = [module for model in models for module in ((by_layers and _layers(model)) or [model])]
+    modules = [module for model in models for module in ((mode not in GRAPHS and _layers(model)) or [model])]
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
     limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
     for module in modules:

@@ -4,7 +4,8 @@
 
 DIR has a folder a run, as pairs.py leaves them; else the kept runs are scored. What fixes gave is
 tests/data/scripts/pairs.json; what the remedy of the first cause gave where that is a setting and not the label's fix,
-tried.json. With --bare the diagnosis has the traces alone: no settings, no record, no timed steps.
+tried.json. With --bare the diagnosis has the traces alone: no settings, no record, no timed steps. Else, of kept runs,
+the exit status is 1 where other ones are missed than misses.py has.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from nightsweep.analysis.diagnosis.remedies import trials
 from tests.labelled import packed, scripts
+from tests.labelled.misses import NOT_FIRST, NOT_GIVEN, OFF
 from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
@@ -137,7 +139,7 @@ def main() -> int:
     runs = [run for run in runs if (args.points / run.name).is_dir()]
     answers = diagnosed([(args.points / run.name, args.bare) for run in runs])
     fixes, tried = measured(), measured(TRIED, "tried")
-    rights, hits, widths, equal, rows, remedies = [], [], [], 0, [], []
+    rights, hits, widths, equal, rows, remedies, others = [], [], [], 0, [], [], []
     for run, found in zip(runs, answers, strict=True):
         right, hit, cause = judged(run, found, fixes)
         rights += [] if right is None else [right]
@@ -149,6 +151,11 @@ def main() -> int:
             rows.append((kind, fixes[run.name] - told, hit, (high - low) / 2))
         equal += right is False and as_good(run, found, fixes, tried)
         remedies += [] if (own := remedy_as_predicted(run, found, tried)) is None else [own]
+        for what, seen, missed in (
+            ("first cause", right, NOT_FIRST), ("prediction", hit, OFF), ("remedy", own, NOT_GIVEN),
+        ):  # fmt: skip
+            if seen is not None and seen == (run.name in missed):
+                others.append(f"{run.name}: misses.py has its {what} otherwise: {'right' if seen else 'missed'} now")
         gave = f"{100 * fixes[run.name]:.0f}" if run.name in fixes else "-"
         marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
@@ -158,7 +165,10 @@ def main() -> int:
     print(f"{equal} of the other first causes have a remedy that gave as much as the label's fix, or 5 points less")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
           f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip
-    return 0
+    if args.bare or args.points != KEPT:
+        return 0
+    print("\n".join(others))
+    return 1 if others else 0
 
 
 def parse() -> argparse.Namespace:

@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Ddp
 
 from nightsweep.jobs.hook import averaging, models
+from nightsweep.jobs.hook.watch import Watch
+from nightsweep.jobs.record.folder import RunFolder
 from tests.jobs.hook.script_run import LOOP, launch, result, script
 from tests.jobs.hook.switched import switched
 
@@ -63,6 +65,22 @@ def test_a_model_in_evaluation_mode_is_trained_as_well():
     net(torch.ones(2, 8))
     watch.once_known()
     assert net._compiled_call_impl is not None
+
+
+@pytest.mark.parametrize(("mode", "marks"), [("default", 0), ("reduce-overhead", 3)])
+def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path):
+    """It was overwritten by the next call after a backward pass, as where two networks train against each other."""
+    from torch._inductor.cudagraph_trees import MarkStepBox
+
+    watch = Watch(RunFolder(tmp_path), {"settings": {"seed": 0, "repeat": 0, "warmup_steps": 9}, "blocks": []}, 0)
+    models.switch(watch, dict.fromkeys(("layout", "precision")) | {"compile": mode}, lambda: None)
+    Net()(torch.ones(2, 8))
+    watch.once_known()
+    before = MarkStepBox.mark_step_counter
+    for _ in range(3):
+        watch._open()
+    assert before - MarkStepBox.mark_step_counter == marks
+    watch.over = True
 
 
 def test_a_part_that_the_script_calls_by_itself_is_switched_as_well():
