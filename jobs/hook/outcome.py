@@ -18,7 +18,8 @@ from ..record.folder import RunFolder
 from .claim import was_contested
 
 if TYPE_CHECKING:
-    from .watch import Step, Watch
+    from .step import Step
+    from .watch import Watch
 
 
 OTHERS_S = 60.0

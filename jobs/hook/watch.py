@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..host import clock
@@ -26,6 +25,7 @@ from . import probe
 from .claim import Claim
 from .forward import Calls
 from .outcome import wait_for_outcomes, write_outcome
+from .step import Step
 
 SOURCES = ("call", "engine", "optimizer", "profiler", "range")
 """Where marks come from, the best first."""
@@ -33,25 +33,6 @@ LEAST_TIMED = 2
 """Steps without which a script that ended early has no times of steps."""
 PROBED = 2
 """Steps left of the warm-up when one is looked at closely: another one comes before those that are measured."""
-
-
-@dataclass
-class Step:
-    """One step of the script as the host saw it. `events`: on the device, at its ends. `losses`: what backward passes
-    began with, still on the device."""
-
-    number: int
-    phase: str
-    block: int
-    start_ns: int
-    mono_ns: int
-    end_ns: int = 0
-    data_ns: int = 0
-    samples: int = 0
-    tokens: int = 0
-    losses: list[Any] = field(default_factory=list)
-    events: list[Any] = field(default_factory=list)
-    memory: dict[str, int] | None = None
 
 
 class Watch:

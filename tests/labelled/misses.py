@@ -41,7 +41,7 @@ NOT_FIRST = {
     "release_parsing": "fusing comes first (8.4 % at least); allocator_churn has 11 % (7.9 at least), and gave 14",
     "rows_stars": "layout_transposes comes first (14 % at least); h2d_exposed has 22 % (11 at least), and gave 24",
     "trees_parsing": "fusing comes first, and then the wait before the host's work, 13 %",
-    "transfer_holograms": "layout_transposes comes first, 10 % (7 at least); fusing has 24 and, outside of the model, 12 %",
+    "transfer_holograms": "layout_transposes comes first, 10 % (7 at least); fusing has 24, and 12 beside the model",
 }
 """Where the first cause is not the label's."""
 OFF = {
