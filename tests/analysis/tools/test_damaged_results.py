@@ -13,7 +13,7 @@ from nightsweep.analysis.ingest.derived import Chunk
 from nightsweep.analysis.report.__main__ import main as report
 from nightsweep.analysis.tools import cli, collect, derive
 from nightsweep.analysis.tools.publish import publish
-from nightsweep.jobs.record.json_files import json_line, write_json
+from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import Start
 from tests.analysis.ingest.test_ingest import make_point
 
@@ -26,11 +26,11 @@ UNTOLD = {"attempts.jsonl", "point.json", "host-h.jsonl", "trace-r0.sqlite", "tr
 counts, and one of several traces, of which any number may be kept."""
 
 
-def analyse(folder, ids=(POINT,)):
-    """Tables of these points, in this process; those of the other one stay, as in a sweep that is run again."""
+def analyse(folder, listed=IDS, ids=(POINT,)):
+    """Tables of these points, in this process; those of other listed ones stay, as in a sweep run again."""
     scratch = folder.with_name("scratch")
     chunk = Chunk(folder / "derived/points-0000")
-    chunk.save(IDS, [derive.make(folder / "points" / i, scratch / i, 1) for i in ids], scratch)
+    chunk.save(listed, [derive.make(folder / "points" / i, scratch / i, 1) for i in ids], scratch)
     chunk.finish(time.time_ns())
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -54,7 +54,7 @@ def whole(tmp_path_factory, tables_alone):
     shutil.rmtree(own / "traced")
     listed = [{"point_id": point, "settings": {}} for point in IDS]
     write_json(folder / "sweep.json", {"name": "s", "points": listed})
-    analyse(folder, IDS)
+    analyse(folder, IDS, IDS)
     assert not any(run(command)[0] for command in commands(folder))
     return folder
 
@@ -111,29 +111,56 @@ def copy(whole, tmp_path):
     return make
 
 
+def copies(whole, folder, kind):
+    """A sweep of copies of the point, one for each of its files, which is damaged there; and of the other point, whose
+    tables are there already. Returns the file of each copy."""
+    source, other = whole / "points" / POINT, whole.with_name("other")
+    files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    if kind == "other":  # but for the record, the points were measured alike
+        files = [file for file in files if (source / file).read_bytes() != (other / file).read_bytes()]
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "points" / POINT)
+    copied = {f"{number:012x}": file for number, file in enumerate(files)}
+    for point, file in copied.items():
+        own = shutil.copytree(source, folder / "points" / point)
+        write_json(own / "record.json", read_json(own / "record.json", dict) | {"point_id": point})
+        damage(own / file, kind, other / file)
+    listed = [{"point_id": point, "settings": {}} for point in (*copied, IDS[1])]
+    write_json(folder / "sweep.json", {"name": "s", "points": listed})
+    return copied
+
+
+def rows_of(tables, point):
+    """The point's rows of each table, without its id; of a table without points, all."""
+    own = pl.col("point_id") == point
+    return {
+        name: frame.filter(own).drop("point_id") if "point_id" in frame.columns else frame
+        for name, frame in tables.items()
+    }
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_of_a_point(whole, copy, kind):
-    point = whole / "points" / POINT
-    before = tables_of(whole)
-    for file in sorted(path.relative_to(point) for path in point.rglob("*") if path.is_file()):
-        folder = copy()
-        damage(folder / "points" / POINT / file, kind, whole.with_name("other") / file)
-        errors = io.StringIO()
-        with redirect_stderr(errors):
-            analyse(folder)
-        for command in commands(folder):
-            status, said = run(command)
-            assert status in (0, 1, 2) and "Traceback" not in said, (file, command, said)
-            errors.write(said)
-        after = tables_of(folder)
-        row = after["points"].row(by_predicate=pl.col("point_id") == POINT, named=True)
-        told = errors.getvalue() or row["notes"] or row["status"] != "ok"
-        same = all(after[name].equals(before[name]) for name in before)
+def test_files_of_a_point(whole, tmp_path, kind):
+    """Each damaged in a point of its own, all of one sweep: a command takes as long for one as for several."""
+    folder, before = tmp_path / "s", tables_of(whole)
+    damaged, good = copies(whole, folder, kind), rows_of(before, POINT)
+    errors = io.StringIO()
+    with redirect_stderr(errors):
+        analyse(folder, (*damaged, IDS[1]), damaged)
+    for command in commands(folder):
+        status, said = run(command)
+        assert status == 0 and "Traceback" not in said, (command, said)  # else it may have come to no other point
+        errors.write(said)
+    after = tables_of(folder)
+    for point, file in damaged.items():
+        found = rows_of(after, point)
+        (row,) = found["points"].to_dicts()
+        told = point in errors.getvalue() or row["notes"] != good["points"]["notes"][0] or row["status"] != "ok"
+        same = all(found[name].equals(good[name]) for name in before)
         unnoticed = file.name in UNTOLD and kind in ("missing", "folder")
-        untold = unnoticed or kind == "other" or (kind == "half" and file.suffix == ".arrow")
+        untold = unnoticed or (kind == "half" and (file.suffix == ".arrow" or file.name == "attempts.jsonl"))
         assert told or same or untold, (file, kind)
-        others = pl.col("point_id") != POINT
-        assert after["steps"].filter(others).equals(before["steps"].filter(others)), (file, kind)
+    assert rows_of(after, IDS[1])["steps"].equals(rows_of(before, IDS[1])["steps"])
 
 
 def test_a_record_of_another_point_is_told(copy):
