@@ -37,7 +37,7 @@ def launch_all(tmp_path, points, *extra_args):
         str(sweep),
         *extra_args,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return [(json.loads((folder / "record.json").read_text()), folder) for folder in folders]
 
@@ -55,9 +55,29 @@ def losses(folder, rank):
     return [json.loads(line)["loss"] for line in (folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()]
 
 
+FAULTS = {
+    "exception": ("rank_exception", "rank 1: DrillError"),
+    "kill": ("rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
+    "nan": ("loss_nan", "loss is nan at step"),
+}
+PIPELINE = {"strategy": "pp", "grad_accum": 2, "traced_steps": 2, "trace_ranks": "1"}
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """The record and folder of a point with each fault, and of those after them that have none."""
+    points = {fault: {"fault": f"{fault}@rank1:step2"} for fault in FAULTS} | {
+        "hang": {"fault": "hang@rank1:step2"},
+        "pipeline": PIPELINE,
+        "both": {"traced_steps": 2, "method": "lora"},
+    }
+    folder = tmp_path_factory.mktemp("several")
+    return dict(zip(points, launch_all(folder, points.values(), "--stall-s", "75"), strict=True))
+
+
 @pytest.mark.slow
-def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
-    record, folder = launch(tmp_path, traced_steps=2, method="lora")
+def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(several):
+    record, folder = several["both"]
     assert (record["status"], record["reason"], record["tracer"]["used"]) == ("ok", None, "kineto")
     assert record["looks"]["traced"]["status"] == "ok"
     assert len(losses(folder, 0)) == len(losses(folder, 1)) == 5
@@ -79,23 +99,6 @@ def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
     assert record["software"]["packages"]["torch"] and record["hosts"][0]["cpu_model"]
 
 
-FAULTS = {
-    "exception": ("rank_exception", "rank 1: DrillError"),
-    "kill": ("rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
-    "nan": ("loss_nan", "loss is nan at step"),
-}
-
-
-PIPELINE = {"strategy": "pp", "grad_accum": 2, "traced_steps": 2, "trace_ranks": "1"}
-
-
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    """The record and folder of a point with each fault, and of one after them that has none."""
-    points = {fault: {"fault": f"{fault}@rank1:step2"} for fault in FAULTS} | {"pipeline": PIPELINE}
-    return dict(zip(points, launch_all(tmp_path_factory.mktemp("several"), points.values()), strict=True))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_told_with_its_rank_and_tracebacks(several, fault):
@@ -112,8 +115,8 @@ def test_a_failure_is_told_with_its_rank_and_tracebacks(several, fault):
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_ended_after_the_set_time_with_everyones_stacks(tmp_path):
-    record, folder = launch(tmp_path, "--stall-s", "75", fault="hang@rank1:step2")
+def test_a_rank_that_hangs_is_ended_after_the_set_time_with_everyones_stacks(several):
+    record, folder = several["hang"]
     assert record["reason"] == "stalled"
     assert "drill" in (folder / "timed/rank1.stacks.txt").read_text()
 
