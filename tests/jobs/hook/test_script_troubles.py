@@ -98,7 +98,7 @@ WHOLE = {
         "the script ended before its steps were enough, and not as Python ends (os._exit): timed as a whole",
     ),
     "cannot be watched": (
-        LOOP + "\nimport sys\nfor n in range(6): step()\n"
+        CALLS + "\nimport sys\nfor n in range(6): step()\n"
         "sys.modules['nightsweep_jobs.hook.install'].WATCH._event = None\nfor n in range(20): step()",
         "steps are no longer watched: TypeError: 'NoneType' object is not callable: timed as a whole",
     ),
@@ -122,7 +122,7 @@ def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
 
 def test_a_rank_that_cannot_be_watched_among_others_is_told(tmp_path):
     blind = "sys.modules['nightsweep_jobs.hook.install'].WATCH._event = None"
-    text = f"{LOOP}\nimport os, sys\nif os.environ['RANK'] == '1':\n    {blind}\nfor n in range(20): step()"
+    text = f"{CALLS}\nimport os, sys\nif os.environ['RANK'] == '1':\n    {blind}\nfor n in range(20): step()"
     settings = script(tmp_path, text) | {"launcher": "torchrun", "ranks_per_node": 2}
     record, _ = launch(tmp_path, **settings)
     assert record["status"] == "ok"
@@ -130,12 +130,12 @@ def test_a_rank_that_cannot_be_watched_among_others_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("marks", "timed", "notes"),
-    [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])],
+    ("loop", "marks", "timed", "notes"),
+    [(CALLS, 9, 5, ["the script ended after 5 of 10 steps"]), (LOOP, 15, 10, [])],
     ids=["timed", "traced"],
 )
-def test_a_script_that_ends_before_its_traced_steps_is_timed_all_the_same(tmp_path, marks, timed, notes):
-    record, folder = launch(tmp_path, **script(tmp_path, LOOP + f"\nfor n in range({marks}): step()"), traced_steps=3)
+def test_a_script_that_ends_before_its_traced_steps_is_timed_all_the_same(tmp_path, loop, marks, timed, notes):
+    record, folder = launch(tmp_path, **script(tmp_path, loop + f"\nfor n in range({marks}): step()"), traced_steps=3)
     assert (record["status"], len(steps(folder)), result(folder)["notes"]) == ("ok", timed, notes)
     assert record["looks"]["traced"]["status"] == "skipped"
     assert record["tracer"] == {"used": None, "reason": "the script ended before its traced steps"}
@@ -165,7 +165,7 @@ def test_what_to_do_about_steps_that_are_not_found_is_said(tmp_path):
 
 
 def test_a_python_without_the_hook_is_said_to_be_so(tmp_path):
-    settings = script(tmp_path, LOOP + "\nfor n in range(9): step()") | {"python": f"{sys.executable} -I"}
+    settings = script(tmp_path, "import time\nfor n in range(9): time.sleep(0.01)") | {"python": f"{sys.executable} -I"}
     _, folder = launch(tmp_path, **settings)
     (note,) = result(folder)["notes"]
     assert note.startswith("no Python with Nightsweep's hook ran (none did") and note.endswith(": timed as a whole")
