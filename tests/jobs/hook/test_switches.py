@@ -78,8 +78,13 @@ def run(tmp_path, name, **settings):
     return json.loads(seen.read_text()), [line["loss"] for line in steps(found)]
 
 
-def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
-    plain, losses = run(tmp_path, "plain")
+@pytest.fixture(scope="module")
+def unswitched(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("unswitched"), "plain")
+
+
+def test_each_switch_has_its_effect_and_losses_stay(tmp_path, unswitched):
+    plain, losses = unswitched
     assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
     switched, same = run(tmp_path, "switched", **ALL)
     expected = {"workers": 1, "prefetch": 3, "persistent": True, "unlocked": True, "fused": True, "bucket": 7,
@@ -93,8 +98,8 @@ def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
     assert near != losses and near == pytest.approx(losses, rel=0.05)
 
 
-def test_compiled_from_outside_the_losses_stay(tmp_path):
-    _, losses = run(tmp_path, "plain")
+def test_compiled_from_outside_the_losses_stay(tmp_path, unswitched):
+    _, losses = unswitched
     compiled, same = run(tmp_path, "compiled", compile="default")
     assert compiled["compiled"] and same == pytest.approx(losses, rel=1e-3)
 
