@@ -31,8 +31,8 @@ def trace_table(folder, name):
 
 
 def test_several_processes_give_what_one_gives(tmp_path):
-    make_point(tmp_path / "point", 16, 3)
-    traces = [tmp_path / f"point/traced/trace-r{rank}.sqlite" for rank in range(16)]
+    make_point(tmp_path / "point", 6, 3)
+    traces = [tmp_path / f"point/traced/trace-r{rank}.sqlite" for rank in range(6)]
     for processes in (1, 2):
         trace_tables.write_all(traces, tmp_path / str(processes), processes)
     assert len(TRACE_TABLES) == len(list((tmp_path / "1").glob("*.parquet")))
