@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 import yaml
-from snakemake.cli import get_argument_parser
 
 from nightsweep.analysis.tools import cli
 from nightsweep.jobs.host.facts import ROOT
@@ -53,6 +52,8 @@ def commands():
 
 def test_every_command_is_understood_as_it_is_written(monkeypatch):
     """Not what it does: other tests run them."""
+    from snakemake.cli import get_argument_parser  # takes long, and each worker imports this file
+
     monkeypatch.chdir(ROOT)
     targets = set(re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(), re.M))
     parsers = {"nightsweep": cli.parser(), "snakemake": get_argument_parser()}
