@@ -25,10 +25,17 @@ def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     handle: Any = None
+    ended = False
 
     def begin() -> None:
         nonlocal handle
-        handle = register_module_forward_pre_hook(heard)
+        if not ended:  # as a step may within the call of a module that takes it
+            handle = register_module_forward_pre_hook(heard)
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+        handle.remove()
 
     def heard(module: Any, _: Any) -> None:
         # What a backward pass calls again, for want of what the forward pass has not kept, is a part of a model.
@@ -47,7 +54,7 @@ def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
         called(module)
 
     begin()
-    return lambda: handle.remove()
+    return end
 
 
 class Calls:

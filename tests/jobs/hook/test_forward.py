@@ -112,6 +112,16 @@ def test_modules_called_very_often_have_none(watched):
     assert set(notes) == {0}
 
 
+def test_nothing_is_left_where_a_step_ends_within_a_call(watched):
+    """As of Lightning's that optimize by hand within the forward pass of DistributedDataParallel."""
+    calls, _ = watched
+    net = nn.Linear(2, 2)
+    ends = [calls.begin()]
+    net.register_forward_hook(lambda *_: ends.pop()())
+    net(torch.ones(2))
+    assert not ends and not torch.nn.modules.module._global_forward_pre_hooks and len(net._forward_hooks) == 1
+
+
 @pytest.mark.parametrize("own", ["module", "function"])
 def test_what_is_compiled_is_compiled_once_and_has_none(watched, own):
     calls, _ = watched
