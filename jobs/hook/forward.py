@@ -41,7 +41,7 @@ def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
         # What a backward pass calls again, for want of what the forward pass has not kept, is a part of a model.
         if watch.in_backward() or not torch.is_grad_enabled():
             return
-        if not any(p.requires_grad for p in module.parameters()):
+        if not _learns(module):
             return
 
         def over(*_: Any) -> None:
@@ -57,12 +57,19 @@ def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
     return end
 
 
+def _learns(module: Any) -> bool:
+    """Whether there is something to train in it. Some have `parameters` of their own, as groups for an optimizer."""
+    from torch import nn
+
+    return any(parameter.requires_grad for parameter in nn.Module.parameters(module))
+
+
 class Calls:
     """The modules that the script calls in the step that is looked at closely, and how often each."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.often: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.often: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: some are equal to others
 
     def begin(self) -> Callable[[], None]:
         """Begin to count; the function that ends it. Nothing is counted where something was compiled: for the sake of
@@ -74,15 +81,20 @@ class Calls:
         return listen(self.watch, self._count)
 
     def _count(self, module: Any) -> None:
-        self.often[module] = self.often.get(module, 0) + 1
+        _, often = self.often.get(id(module), (None, 0))
+        self.often[id(module)] = weakref.ref(module), often + 1
+
+    def _modules(self) -> list[Any]:
+        """Those of them that are still there."""
+        return [module for found, _ in self.often.values() if (module := found()) is not None]
 
     def mark(self) -> None:
         """Ranges around the calls of these modules from now on. In the place of compiled code, for it goes into no copy
         of a module and into no file, as a hook would."""
         import torch
 
-        if sum(self.often.values()) <= MOST_CALLS:
-            for module in self.often:
+        if sum(often for _, often in self.often.values()) <= MOST_CALLS:
+            for module in self._modules():
                 if not isinstance(module, torch.jit.ScriptModule) and module._compiled_call_impl is None:
                     module._compiled_call_impl = functools.partial(self._call, module._call_impl)
 
@@ -92,6 +104,6 @@ class Calls:
 
     def unmark(self) -> None:
         """No ranges any more."""
-        for module in self.often:
+        for module in self._modules():
             if getattr(module._compiled_call_impl, "func", None) == self._call:
                 module._compiled_call_impl = None

@@ -122,6 +122,30 @@ def test_nothing_is_left_where_a_step_ends_within_a_call(watched):
     assert not ends and not torch.nn.modules.module._global_forward_pre_hooks and len(net._forward_hooks) == 1
 
 
+class Equal(Noting):
+    """Equal to all others of its kind, with groups of parameters as an optimizer takes them."""
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+    def parameters(self, recurse=True):
+        return [{"params": [self.weight], "lr": 1.0}]
+
+
+def test_modules_that_are_equal_or_have_their_own_parameters_have_one_each(watched):
+    calls, notes = watched
+    one, other = Equal(notes), Equal(notes)
+    looked_at(calls, lambda: other(one(torch.ones(2))))
+    calls.mark()
+    notes.clear()
+    other(one(torch.ones(2)))
+    calls.unmark()
+    assert notes == [1, 1]
+
+
 @pytest.mark.parametrize("own", ["module", "function"])
 def test_what_is_compiled_is_compiled_once_and_has_none(watched, own):
     calls, _ = watched
