@@ -5,7 +5,6 @@ A trace tells by these ranges what a compiler of the model would see, and what t
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -90,20 +89,37 @@ class Calls:
 
     def mark(self) -> None:
         """Ranges around the calls of these modules from now on. In the place of compiled code, for it goes into no copy
-        of a module and into no file, as a hook would."""
+        of a module and into no file, as a hook would. Set past `__setattr__`, which may set it of a module within, too.
+        Not of what DataParallel copies to other devices, with all that is set of it."""
         import torch
 
         if sum(often for _, often in self.often.values()) <= MOST_CALLS:
-            for module in self._modules():
-                if not isinstance(module, torch.jit.ScriptModule) and module._compiled_call_impl is None:
-                    module._compiled_call_impl = functools.partial(self._call, module._call_impl)
-
-    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.watch.spanned("forward"):
-            return function(*args, **kwargs)
+            modules = self._modules()
+            several = [module for module in modules if isinstance(module, torch.nn.DataParallel)]
+            copied = {id(part) for module in several for part in module.module.modules()}
+            for module in modules:
+                if isinstance(module, torch.jit.ScriptModule) or id(module) in copied:
+                    continue
+                if module._compiled_call_impl is None:
+                    vars(module)["_compiled_call_impl"] = _Ranged(self.watch, module._call_impl)
 
     def unmark(self) -> None:
         """No ranges any more."""
         for module in self._modules():
-            if getattr(module._compiled_call_impl, "func", None) == self._call:
-                module._compiled_call_impl = None
+            if isinstance(vars(module).get("_compiled_call_impl"), _Ranged):
+                del vars(module)["_compiled_call_impl"]
+
+
+class _Ranged:
+    """A module's call, with a range. None in copies and in files, as of modules with a `__getstate__` of their own
+    (DistributedDataParallel, LightningModule)."""
+
+    def __init__(self, watch: Watch, function: Callable[..., Any]) -> None:
+        self.watch, self.function = watch, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch.spanned("forward"):
+            return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()

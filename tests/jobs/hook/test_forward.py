@@ -84,9 +84,53 @@ def test_what_the_script_calls_has_a_range_and_its_parts_have_none(watched):
     assert notes == [0, 0, 0, 0]
 
 
-def test_ranges_go_into_no_copy_and_no_file(watched):
+class Stateful(nn.Linear):
+    """Gives all that it has, as DistributedDataParallel and LightningModule do."""
+
+    def __getstate__(self):
+        return dict(self.__dict__)
+
+
+class Setting(nn.Module):
+    """Sets what both have of both, as what Lightning Fabric's `setup` returns."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if "module" in self._modules and hasattr(self.module, name):
+            setattr(self.module, name, value)
+
+    def forward(self, x):
+        return self.module(x)
+
+
+def test_what_a_module_sets_of_its_own_module_is_called_once(watched):
+    calls, notes = watched
+    net = Setting(Noting(notes))
+    looked_at(calls, lambda: net(torch.ones(2)))
+    calls.mark()
+    net(torch.ones(2))
+    calls.unmark()
+    assert notes == [0, 1]
+
+
+def test_what_is_copied_to_several_devices_calls_its_own(watched):
     calls, _ = watched
-    net = nn.Sequential(nn.Linear(2, 2))
+    net = nn.Linear(2, 2)
+    several = nn.DataParallel(net)
+    looked_at(calls, lambda: several(net(torch.ones(1, 2))))
+    calls.mark()
+    assert several._compiled_call_impl is not None and net._replicate_for_data_parallel()._compiled_call_impl is None
+    calls.unmark()
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Stateful])
+def test_ranges_go_into_no_copy_and_no_file(watched, kind):
+    calls, _ = watched
+    net = kind(2, 2)
     end = calls.begin()
     net(torch.ones(2))
     end()
