@@ -5,6 +5,7 @@ A trace tells by these ranges what a compiler of the model would see, and what t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -111,14 +112,15 @@ class Calls:
 
 
 class _Ranged:
-    """A module's call, with a range. None in copies and in files, as of modules with a `__getstate__` of their own
-    (DistributedDataParallel, LightningModule)."""
+    """A module's call, with a range, but for one in a backward pass, for want of what the forward pass has not kept:
+    its thread's other kernels would be taken for what the script does beside its model. None in copies and in files, as
+    of modules with a `__getstate__` of their own (DistributedDataParallel, LightningModule)."""
 
     def __init__(self, watch: Watch, function: Callable[..., Any]) -> None:
         self.watch, self.function = watch, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.watch.spanned("forward"):
+        with contextlib.nullcontext() if self.watch.in_backward() else self.watch.spanned("forward"):
             return self.function(*args, **kwargs)
 
     def __reduce__(self) -> Any:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils import checkpoint
 
 from nightsweep.jobs.hook import forward
 from nightsweep.jobs.hook.forward import Calls
@@ -145,6 +146,22 @@ def test_ranges_go_into_no_copy_and_no_file(watched, kind):
     del net
     gc.collect()
     assert gone() is None
+
+
+def test_what_a_backward_pass_calls_again_has_none(watched):
+    calls, notes = watched
+    net = Noting(notes)
+    calls.watch.in_backward = lambda: torch._C._current_graph_task_id() != -1
+
+    def step():
+        checkpoint.checkpoint(net, torch.ones(2), use_reentrant=False).sum().backward()
+
+    looked_at(calls, step)
+    notes.clear()
+    calls.mark()
+    step()
+    calls.unmark()
+    assert notes == [1, 0]
 
 
 def test_modules_called_very_often_have_none(watched):
