@@ -89,6 +89,8 @@ SERIAL, SERIAL_NS = 0.9, 100_000
 the SMs may be a small tensor's share, and of what takes less than 20 launches (5 us each) fusing saves the launches."""
 LEAST_BESIDE = 0.1
 """Less of it outside of the model is not worth another cause; assumed."""
+NOT_LINES = r"/(backward|optimizer|data)/|/Optimizer\."
+"""Ranges in which a script's thread runs no lines of its own; the last is PyTorch's, in any trace of its profiler."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 
@@ -144,7 +146,7 @@ def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
     these, by what is `saved`. None, where there are no such ranges, or only a little of it is outside."""
     path = pl.concat_str(pl.lit("/"), pl.col("nvtx_path").cast(pl.String).fill_null(""), pl.lit("/"))
     inside, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
-    own = thread.is_in(thread.filter(inside).unique().implode()) & ~path.str.contains("/(backward|optimizer|data)/")
+    own = thread.is_in(thread.filter(inside).unique().implode()) & ~path.str.contains(NOT_LINES)
     beside = kernels.select(pl.when(inside | own).then(1.0 - inside.cast(pl.Float64))).to_series()
     of_known = saved.filter(beside.is_not_null()).to_numpy()
     mean = float(np.average(beside.drop_nulls().to_numpy(), weights=of_known)) if of_known.sum() else 0.0

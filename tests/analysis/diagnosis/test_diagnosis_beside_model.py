@@ -11,20 +11,20 @@ ROW = MS // 2
 """The length of a kernel; of a row of n neighbours n - 1 could be saved."""
 
 
-def script(inside=0, outside=0, backward=0, name=ADD, ranges=True, **more):
+def script(inside=0, outside=0, backward=0, name=ADD, ranges=True, beside="loss", **more):
     """A step of products, and of rows of others after each: in the model's forward pass, then outside of it, and in a
     backward pass, in whose thread no range tells which is which."""
 
     def make(run, start):
         at, launch = start, start + 10 * US
-        for often, place, thread in ((inside, "forward", 1), (outside, "loss", 1), (backward, None, 2)):
+        for often, place, thread in ((inside, "forward", 1), (outside, beside, 1), (backward, None, 2)):
             begun = launch
             run.kernel(at, at + ROW, GEMM, launch, thread=thread)
             for _ in range(often):
                 at, launch = at + ROW, launch + 10 * US
                 run.kernel(at, at + ROW, name, launch, thread=thread, **more)
             at, launch = at + ROW, launch + 10 * US
-            if place == "loss" or (place and ranges):
+            if place == beside or (place and ranges):
                 run.range(place, begun - US, launch - US)
         run.kernel(at, start + STEP, GEMM, launch)
 
@@ -62,3 +62,9 @@ def test_a_little_of_it_outside_is_no_cause_apart(tmp_path):
 def test_few_blocks_outside_of_the_model_are_no_compiler_s(tmp_path, place, remedy):
     product = {"name": GEMM, "blocks": 33}
     assert found(tmp_path, "low_occupancy", **{place: 4}, **product) == [(0.15, remedy)]
+
+
+@pytest.mark.parametrize("optimizer", ["optimizer", "Optimizer.step#SGD.step"])
+def test_few_blocks_of_an_optimizer_are_not_the_script_s_own(tmp_path, optimizer):
+    product = {"name": GEMM, "blocks": 33}
+    assert found(tmp_path, "low_occupancy", outside=4, beside=optimizer, **product) == [(0.15, COMPILE)]
