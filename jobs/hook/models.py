@@ -34,7 +34,8 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
     models: list[Any] = []
 
     def called(module: Any) -> None:
-        if module not in models and not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        known = any(module is own for own in models)  # some are equal to others
+        if not known and not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             models.append(module)
             for change in changes:
                 change(module)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .models import weights_layout
+from .models import GRAPHS, weights_layout
 from .watch import Watch
 
 STEP_RANGE = re.compile(
@@ -194,6 +194,7 @@ def _patch_backward(watch: Watch) -> None:
     import torch
 
     backward = torch.Tensor.backward
+    graphs = watch.settings["compile"] in GRAPHS
     scaled: list[Any] = [None, None]
 
     @functools.wraps(backward)
@@ -204,7 +205,8 @@ def _patch_backward(watch: Watch) -> None:
             watch.beat("steps")
         elif self.numel() == 1:
             loss = scaled[1] if self is scaled[0] else self
-            watch.current.losses.append(loss.detach())
+            # What a CUDA graph gave is overwritten before it is read.
+            watch.current.losses.append(loss.detach().clone() if graphs else loss.detach())
         scaled[:] = [None, None]
         with watch.spanned("backward"):
             return backward(self, *args, **kwargs)

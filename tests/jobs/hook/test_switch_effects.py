@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as Ddp
 
-from nightsweep.jobs.hook import averaging, models
+from nightsweep.jobs.hook import averaging, models, patches
 from nightsweep.jobs.hook.watch import Watch
 from nightsweep.jobs.record.folder import RunFolder
 from tests.jobs.hook.script_run import LOOP, launch, result, script
@@ -81,6 +81,23 @@ def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path):
         watch._open()
     assert before - MarkStepBox.mark_step_counter == marks
     watch.over = True
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("default", 9.0), ("reduce-overhead", 1.0)])
+def test_a_loss_that_a_graph_gave_is_kept_apart(mode, kept, monkeypatch):
+    """The next step writes its loss to the same place, before losses are read."""
+    for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.amp.GradScaler, "scale")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    current = SimpleNamespace(losses=[])
+    watch = Watch.__new__(Watch)
+    vars(watch).update(settings={"compile": mode}, current=current, over=False, late=None, capturing=False)
+    monkeypatch.setattr(Watch, "bare", False)
+    monkeypatch.setattr(Watch, "is_own", lambda self: True)
+    patches._patch_backward(watch)
+    loss = torch.ones((), requires_grad=True) * 1
+    loss.backward()
+    loss.detach().fill_(9)
+    assert [float(own) for own in current.losses] == [kept]
 
 
 def test_a_part_that_the_script_calls_by_itself_is_switched_as_well():
