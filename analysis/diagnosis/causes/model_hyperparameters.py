@@ -27,10 +27,7 @@ LAID_OUT = {
 }
 """What to do, by how the weights of convolutions lie."""
 OF = {"within": "", "beside": ", of what the script does outside of its model"}
-COMPILE = {
-    "within": "",
-    "beside": "; no setting reaches what is outside of the model: compile the functions that do it",
-}
+BESIDE = "it is outside of the model, which is all that a setting compiles: compile the functions that do it"
 
 
 def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
@@ -66,14 +63,17 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
     )
     if batch.is_small(e):
         return
-    for place in ("within", "beside"):
+    more = "give these kernels more to do at once"
+    for place, advice in (
+        ("within", f"{more}, or have others do the same in more blocks, such as a compiler's"),
+        ("beside", f"{BESIDE}, or {more}"),
+    ):
         yield _faster(
             e,
             f"underfilled_{place}",
             0.5,
             method="sum over kernels of time x (1 - blocks / SMs)" + OF[place],
-            advice="give these kernels more to do at once, or have others do the same in more blocks, such as a "
-            f"compiler's{COMPILE[place]}",
+            advice=advice,
             remedy=_compiled(e, place) if e.point else {},
         )
 
@@ -133,16 +133,17 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
         "is compiled as a whole may be given one",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
     )
-    for place in ("within", "beside"):
+    for place, advice in (
+        ("within", "compile the model, or use fused kernels"),
+        ("beside", f"{BESIDE}, or use fused kernels"),
+    ):
         yield _faster(
             e,
             f"unfused_{place}",
             0.25,
             0.75,
             method="of neighbouring elementwise kernels, norms and reductions all but the longest" + OF[place],
-            advice="compile the model, or use fused kernels"
-            if place == "within"
-            else "use fused kernels" + COMPILE[place],
+            advice=advice,
             remedy=_compiled(e, place),
         )
 
