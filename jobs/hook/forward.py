@@ -58,7 +58,7 @@ def listen(watch: Watch, called: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def _learns(module: Any) -> bool:
-    """Whether there is something to train in it. Some have `parameters` of their own, as groups for an optimizer."""
+    """Whether there is something to train in it. Some have their own `parameters`, as groups for an optimizer."""
     from torch import nn
 
     return any(parameter.requires_grad for parameter in nn.Module.parameters(module))
@@ -114,7 +114,7 @@ class Calls:
 class _Ranged:
     """A module's call, with a range, but for one in a backward pass, for want of what the forward pass has not kept:
     its thread's other kernels would be taken for what the script does beside its model. None in copies and in files, as
-    of modules with a `__getstate__` of their own (DistributedDataParallel, LightningModule)."""
+    of modules that have their own `__getstate__` (DistributedDataParallel, LightningModule)."""
 
     def __init__(self, watch: Watch, function: Callable[..., Any]) -> None:
         self.watch, self.function = watch, function

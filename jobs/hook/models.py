@@ -12,7 +12,8 @@ from .forward import listen
 from .watch import Watch
 
 GRAPHS = ("reduce-overhead", "max-autotune")
-"""The compiler's modes that record CUDA graphs."""
+"""The compiler's modes that record CUDA graphs: GRAPHING_MODES of jobs/point/settings/compute.py, which a script's
+Python may not be able to import."""
 
 
 def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None]) -> None:

@@ -26,7 +26,6 @@ LAID_OUT = {
     "none": "PyTorch has no NHWC for convolutions over one dimension: write them over two, in channels_last",
 }
 """What to do, by how the weights of convolutions lie."""
-OF = {"within": "", "beside": ", of what the script does outside of its model"}
 BESIDE = "it is outside of the model, which is all that a setting compiles: compile the functions that do it"
 
 
@@ -70,9 +69,10 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
     ):
         yield _faster(
             e,
-            f"underfilled_{place}",
+            "underfilled",
             0.5,
-            method="sum over kernels of time x (1 - blocks / SMs)" + OF[place],
+            place=place,
+            method="sum over kernels of time x (1 - blocks / SMs)",
             advice=advice,
             remedy=_compiled(e, place) if e.point else {},
         )
@@ -139,10 +139,11 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
     ):
         yield _faster(
             e,
-            f"unfused_{place}",
+            "unfused",
             0.25,
             0.75,
-            method="of neighbouring elementwise kernels, norms and reductions all but the longest" + OF[place],
+            place=place,
+            method="of neighbouring elementwise kernels, norms and reductions all but the longest",
             advice=advice,
             remedy=_compiled(e, place),
         )
@@ -153,14 +154,26 @@ def _compiled(e: Evidence, place: str) -> dict[str, Any]:
     return remedies.choose(e.point, {"compile": "default"}) if place == "within" else {}
 
 
-def _faster(e: Evidence, saving: str, least: float = 1.0, value: float | None = None, **more: Any) -> Cause:
+def _faster(
+    e: Evidence,
+    saving: str,
+    least: float = 1.0,
+    value: float | None = None,
+    *,
+    method: str,
+    place: str = "",
+    **more: Any,
+) -> Cause:
     """What kernels could save (analysis/diagnosis/evidence/kernel_savings.py), with the three names of these that take
-    most time."""
-    change, steps = e.faster(saving), sum(lane.steps.height for lane in e.lanes)
-    took = pl.concat(e.savings).filter(pl.col(saving) > 0).group_by(_short()).agg(pl.col("took").sum())
+    most time. `place`: of that, what is within a script's model, or beside it."""
+    part = f"{saving}_{place}" if place else saving
+    change, steps = e.faster(part), sum(lane.steps.height for lane in e.lanes)
+    time = (pl.col("took") * pl.col(part) / pl.col(saving)).sum().alias("took")
+    took = pl.concat(e.savings).filter(pl.col(part) > 0).group_by(_short()).agg(time)
     longest = took.sort("took", "name", descending=[True, False]).head(3)
     facts = [Fact(name, ns / 1e6 / steps, "ms a step", "kernels") for name, ns in longest.iter_rows()]
-    return Cause(gain=e.gain(change).times(least, value=value), evidence=facts, change=change, **more)
+    method += ", of what the script does outside of its model" * (place == "beside")
+    return Cause(gain=e.gain(change).times(least, value=value), method=method, evidence=facts, change=change, **more)
 
 
 def _short() -> pl.Expr:

@@ -90,7 +90,7 @@ the SMs may be a small tensor's share, and of what takes less than 20 launches (
 LEAST_BESIDE = 0.1
 """Less of it outside of the model is not worth another cause; assumed."""
 NOT_LINES = r"/(backward|optimizer|data)/|/Optimizer\."
-"""Ranges in which a script's thread runs no lines of its own; the last is PyTorch's, in any trace of its profiler."""
+"""Ranges in which a script's thread runs none of its lines; the last is PyTorch's, in any trace of its profiler."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 

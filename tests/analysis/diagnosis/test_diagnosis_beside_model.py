@@ -53,6 +53,13 @@ def test_neighbours_outside_of_the_model_are_fused_by_no_setting(tmp_path, rows,
     assert found(tmp_path, "recompute_or_unfused", **rows) == expected
 
 
+def test_the_time_of_a_backward_pass_counts_once(tmp_path):
+    """ms a step of the additions that are shown of either part: nine could be saved, of half a millisecond each."""
+    made = verdict.judge(of(tmp_path, script(inside=3, outside=5, backward=4), settings=SCRIPT)).causes
+    times = [cause.evidence[0].value for cause in made if cause.kind == "recompute_or_unfused"]
+    assert times == pytest.approx([3.0, 1.5]) and sum(times) == pytest.approx(9 / 2)
+
+
 def test_a_little_of_it_outside_is_no_cause_apart(tmp_path):
     rows = {"inside": 11, "outside": 2}  # one of eleven kernels that could be saved
     assert found(tmp_path, "recompute_or_unfused", **rows) == [(0.413, COMPILE)]

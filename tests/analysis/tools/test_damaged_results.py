@@ -141,7 +141,7 @@ def rows_of(tables, point):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_a_point(whole, tmp_path, kind):
-    """Each damaged in a point of its own, all of one sweep: a command takes as long for one as for several."""
+    """Each damaged in another point, all of one sweep: a command takes as long for one as for several."""
     folder, before = tmp_path / "s", tables_of(whole)
     damaged, good = copies(whole, folder, kind), rows_of(before, POINT)
     errors = io.StringIO()

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as Ddp
 
 from nightsweep.jobs.hook import averaging, models, patches
 from nightsweep.jobs.hook.watch import Watch
+from nightsweep.jobs.point.settings.compute import GRAPHING_MODES
 from nightsweep.jobs.record.folder import RunFolder
 from tests.jobs.hook.script_run import LOOP, launch, result, script
 from tests.jobs.hook.switched import switched
@@ -79,7 +80,7 @@ def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path):
     before = MarkStepBox.mark_step_counter
     for _ in range(3):
         watch._open()
-    assert before - MarkStepBox.mark_step_counter == marks
+    assert before - MarkStepBox.mark_step_counter == marks and models.GRAPHS == GRAPHING_MODES
     watch.over = True
 
 

@@ -59,7 +59,7 @@ class Draws:
 
 
 def turned(pictures):
-    """Each picture by an angle of its own."""
+    """Each picture by another angle."""
     angle = 2 * torch.pi * torch.rand(len(pictures), device=pictures.device)
     cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
     ways = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)

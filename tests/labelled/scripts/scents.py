@@ -1,5 +1,5 @@
 """Says what molecules smell of: a residual network reads a molecule's fingerprint, and each scent (musk, rose, smoke
-and so on) has a small head of its own, which raters did not judge on every molecule."""
+and so on) has its small head, which raters did not judge on every molecule."""
 
 import argparse
 import itertools
