@@ -51,8 +51,9 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
             _compile([getattr(model, "module", model) for model in alone], None if mode == "default" else mode)
             if mode in GRAPHS:
                 # Else what a graph gives lasts until the next call after a backward pass: scripts that call a model
-                # again in a step, as of two networks against each other, would end with an error.
-                watch.begin_step = torch.compiler.cudagraph_mark_step_begin
+                # again in a step, as of two networks against each other, would end with an error. Nor until the first
+                # of two optimizers has stepped, for the second may need what was given before.
+                watch.begin_graphs = torch.compiler.cudagraph_mark_step_begin
 
     watch.once_known = compile_all
 

@@ -53,12 +53,18 @@ class Leader:
         self.most = 0
         self.steps = 0  # of any
         self.others: Counter[int] = Counter()  # steps of each other one since this one's last
+        self.latest = self.closing = 0  # which stepped, and which does so as the last before this one, by id
 
     def stepped(self, optimizer: Any) -> None:
         self.steps += 1
         if self.own is None:
             self.own = weakref.ref(optimizer)
         leader = self.own()
+        if leader is optimizer:
+            self.closing = self.latest
+        self.latest = id(optimizer)
+        if self.latest == self.closing:
+            self.watch.begin_graphs()
         if leader is not optimizer:
             self.others[id(optimizer)] += 1
             if leader is not None and self.others[id(optimizer)] <= max(OTHERS, 3 * self.most):

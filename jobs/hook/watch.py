@@ -67,7 +67,7 @@ class Watch:
         self.heart: Heartbeat | None = None
         self.synchronize: Callable[..., None] = lambda _: None
         self.rearm: Callable[[], None] = lambda: None
-        self.begin_step: Callable[[], None] = lambda: None
+        self.begin_graphs: Callable[[], None] = lambda: None
         self.device: Any = None  # its GPU; None where it has not begun CUDA
         self.allocator: Any = None
         self.samplers: Any = None
@@ -211,7 +211,6 @@ class Watch:
             self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
 
     def _open(self) -> None:
-        self.begin_step()
         number = len(self.steps)
         if self.heart is not None:
             beaten = self.heart.last

@@ -68,19 +68,25 @@ def test_a_model_in_evaluation_mode_is_trained_as_well():
     assert net._compiled_call_impl is not None
 
 
-@pytest.mark.parametrize(("mode", "marks"), [("default", 0), ("reduce-overhead", 3)])
-def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path):
-    """It was overwritten by the next call after a backward pass, as where two networks train against each other."""
+@pytest.mark.parametrize(("mode", "marks"), [("default", []), ("reduce-overhead", ["judge", "maker", "maker"])])
+def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path, monkeypatch):
+    """It was overwritten by the next call after a backward pass, as where two networks train against each other: what
+    the maker made is judged again when the judge has stepped."""
     from torch._inductor.cudagraph_trees import MarkStepBox
 
     watch = Watch(RunFolder(tmp_path), {"settings": {"seed": 0, "repeat": 0, "warmup_steps": 9}, "blocks": []}, 0)
     models.switch(watch, dict.fromkeys(("layout", "precision")) | {"compile": mode}, lambda: None)
     Net()(torch.ones(2, 8))
     watch.once_known()
-    before = MarkStepBox.mark_step_counter
-    for _ in range(3):
-        watch._open()
-    assert before - MarkStepBox.mark_step_counter == marks and models.GRAPHS == GRAPHING_MODES
+    monkeypatch.setattr(watch, "mark", lambda source: None)
+    leader, own = patches.Leader(watch), {"judge": Net(), "maker": Net()}
+    found, before = [], MarkStepBox.mark_step_counter
+    for name in ("judge", "judge", "maker", "judge", "maker", "judge", "maker"):
+        leader.stepped(own[name])
+        if MarkStepBox.mark_step_counter != before:
+            before = MarkStepBox.mark_step_counter
+            found.append(name)
+    assert found == marks and models.GRAPHS == GRAPHING_MODES
     watch.over = True
 
 
