@@ -19,14 +19,18 @@ from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE, Threshold
 
+KEPT_UP = 0.75
+"""Of what batches that are ready would give, where the interval begins: of 38 scripts whose loaders were remedied four
+gained less (docs/diagnosis-accuracy.md)."""
+
 
 def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
-    trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
-    Remedied by more workers it gives no more than these can, in proportion to their number. Where most of it is that a
-    loader starts its workers anew, they can be kept: that gives these starts, half at least, and all of the wait at
-    most. Without a trace the host's wait, of which the GPU may have worked through any part."""
+    trace's, which may live on batches loaded before. Three quarters are the lower end, for more workers may not keep
+    up. Remedied by more workers it gives no more than these can, in proportion to their number. Where most of it is
+    that a loader starts its workers anew, they can be kept: that gives these starts, half at least, and all of the wait
+    at most. Without a trace the host's wait, of which the GPU may have worked through any part."""
     if preparing(e):
         return
     starts = float(e.of_lanes(lambda lane: lane.loader_starts).mean()) / e.step_ns if e.lanes else 0.0
@@ -54,7 +58,7 @@ def cpu_preprocessing(e: Evidence) -> Iterator[Cause]:
 def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], anew: float = 0.0) -> Cause:
     remedy, waited, busy = remedies.choose(e.point, *proposals), host_wait(e), workers_busy(e)
     if e.lanes:
-        share = replayed(anew, anew / 2, waiting(e)) if anew else replayed(waiting(e)).times(0.5)
+        share = replayed(anew, anew / 2, waiting(e)) if anew else replayed(waiting(e)).times(KEPT_UP)
         method = "the steps replayed with batches that are ready"
         if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
@@ -88,14 +92,13 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], an
 
 def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Share:
     """The most that additional workers can give, if a step takes as long as the workers need for a batch: of a step
-    that waits for workers all of it; of one that loads its batches itself what it waits. At least what half of the
-    cores, which may be threads of the others, can do."""
+    that waits for workers all of it; of one that loads its batches itself what it waits."""
     have, more = e.workers, remedy.get("loader_workers")
     if have is None or not more or more <= have or share.value < NOISE.value:
         return share
     loading = max(host_wait(e), share.value) if have == 0 else float(have)
-    most, least = (max(0.0, 1 - loading / able) for able in (more, min(more, (cores(e) or 2 * more) / 2)))
-    return Share(min(share.value, most), min(share.low, least), min(share.high, most))
+    most = 1 - loading / more
+    return Share(min(share.value, most), min(share.low, most), min(share.high, most))
 
 
 def _late_rank(e: Evidence) -> int | None:

@@ -7,6 +7,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read, marked, where
 from nightsweep.analysis.diagnosis.replay.measured import Measured, by_rank
+from nightsweep.analysis.diagnosis.thresholds import PAUSE
 from nightsweep.analysis.metrics.steps import loader, parts, selection
 
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
@@ -32,6 +33,10 @@ def build_calls(m: Measured) -> Calls:
     waited = np.zeros(len(start), bool)
     waited[waits_for >= 0] = m.end[waits_for[waits_for >= 0]] > start[waits_for >= 0]
     loading_gap, loading = _loading(m, after, gap)
+    # A loader that launches one piece of work after another, as one that draws samples on the device, does not wait.
+    launches = synchronizes | marked(len(start), m.call)
+    loading[launches & (took < PAUSE.value)] = 0
+    loading_gap[launches & (after >= 0) & launches[after] & (gap < PAUSE.value)] = 0
     return Calls(
         rank, start, end, name, allocates, synchronizes, after, gap,
         np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading,
