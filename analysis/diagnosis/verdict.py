@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Share
+from nightsweep.analysis.diagnosis.causes.insufficient_parallelism import host_sync
 from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES, OTHERS
 from nightsweep.analysis.diagnosis.causes.rules import RULES
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
@@ -134,4 +135,6 @@ def _turn(cause: Cause) -> tuple[int, float]:
         turn = max(turn, OTHERS)
     if turn == LAUNCHES:  # one rule, whose second cause is on top of its first
         return turn, 0.0
+    if cause.kind == host_sync.__name__:  # where what is waited with gives as much, the wait only shows it
+        return turn, NOISE.value - cause.share
     return turn, -(cause.low if turn == DEVICE else cause.share)
