@@ -54,8 +54,9 @@ def switch(watch: Watch, settings: dict[str, Any], laid_out: Callable[[], None])
                 # again in a step, as of two networks against each other, would end with an error. Nor until the first
                 # of two optimizers has stepped, for the second may need what was given before.
                 watch.begin_graphs = torch.compiler.cudagraph_mark_step_begin
+                watch.begin_graphs()
 
-    watch.once_known = compile_all
+    watch.once_known.append(compile_all)
 
 
 def _compile(models: list[Any], mode: str | None) -> None:

@@ -31,10 +31,6 @@ def apply(watch: Watch, settings: Settings) -> None:
     watch.notes += [_idle(name) for name in FOUND_LATER if settings[name] is not None]
     random.seed(watch.seed)
     torch.manual_seed(watch.seed)
-    if settings["precision"] == "tf32":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    if settings["cudnn_benchmark"] is not None:
-        torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
     if settings["empty_cache"] is False:
         for name in ("cuda", "accelerator"):  # PyTorch 2.9 has the second one, too
             if hasattr(getattr(torch, name, None), "empty_cache"):
@@ -44,6 +40,26 @@ def apply(watch: Watch, settings: Settings) -> None:
     _switch_ddp(watch, settings)
     _switch_optimizer(watch, settings)
     models.switch(watch, settings, functools.partial(_used, watch, "layout"))
+    _switch_backends(watch, settings)
+
+
+def _switch_backends(watch: Watch, settings: Settings) -> None:
+    """Now, and again when the first step is over: a script may set it otherwise as it begins."""
+    import torch
+
+    chosen: list[tuple[Any, str, bool]] = []
+    if settings["precision"] == "tf32":
+        chosen += [(torch.backends.cuda.matmul, "allow_tf32", True), (torch.backends.cudnn, "allow_tf32", True)]
+    if settings["cudnn_benchmark"] is not None:
+        chosen.append((torch.backends.cudnn, "benchmark", settings["cudnn_benchmark"]))
+
+    def choose() -> None:
+        for backend, name, value in chosen:
+            setattr(backend, name, value)
+
+    choose()
+    if chosen:
+        watch.once_known.append(choose)
 
 
 def _idle(name: str) -> str:

@@ -75,7 +75,7 @@ class Watch:
         self.range: Any = None
         self.probing: Callable[[], None] | None = None
         self.calls = Calls(self)
-        self.once_known: Callable[[], None] | None = None  # after the first whole step
+        self.once_known: list[Callable[[], None]] = []
         atexit.register(self.at_exit)
 
     @property
@@ -176,9 +176,10 @@ class Watch:
             self.left = self.blocks[0]["steps"]
         if self.current is not None:
             self._close(self.current)
-            if self.once_known is not None:
-                self.once_known()
-                self.once_known, self.left = None, max(1, self.left)  # what is compiled now is not timed
+            if self.once_known:
+                for change in self.once_known:
+                    change()
+                self.once_known, self.left = [], max(1, self.left)  # what is compiled now is not timed
         if self.left == 0:
             if self.block == 0 and not self.claim.is_first(self.run_folder, self.rank):
                 self.second, self.current = True, None

@@ -9,6 +9,6 @@ NOTHING = dict.fromkeys((*SWITCHES, "no_sync"))
 
 
 def switched(**settings):
-    watch = SimpleNamespace(seed=0, notes=[], current=object(), once_known=None, in_backward=lambda: False)
+    watch = SimpleNamespace(seed=0, notes=[], current=object(), once_known=[], in_backward=lambda: False)
     switches.apply(watch, NOTHING | settings)
     return watch

@@ -51,20 +51,31 @@ class Output:
 def test_a_switch_that_found_nothing_is_noted(tmp_path):
     without = {"loader_workers": 1, "ddp_bucket_mb": 5, "no_sync": True, "layout": "nhwc", "cudnn_benchmark": True,
                "optimizer_kernels": "foreach", "cpu_threads": 2}  # fmt: skip
-    text = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\ntorch.backends.cudnn.benchmark = False\n"
+    text = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n"
     text += f"torch.set_grad_enabled(False){LOOP}    \nfor _ in range(99):\n"
-    text += "    model.weight.grad = model.weight * 0\n    optimizer.step()\n"
+    text += "    torch.backends.cudnn.benchmark = False\n    model.weight.grad = model.weight * 0\n    optimizer.step()\n"
     record, folder = launch(tmp_path, **script(tmp_path, text), **without, compile="default")
     assert record["status"] == "ok", record["message"]
     named = {note.split()[2] for note in result(folder)["notes"] if note.startswith("the switch ")}
     assert named == {"compile", *without} - {"optimizer_kernels"}
 
 
+def test_what_a_script_sets_as_it_begins_is_set_again():
+    watch = switched(precision="tf32", cudnn_benchmark=True)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
+    for change in watch.once_known:
+        change()
+    assert torch.get_float32_matmul_precision() != "highest"
+    assert torch.backends.cudnn.allow_tf32 and torch.backends.cudnn.benchmark
+
+
 def test_a_model_in_evaluation_mode_is_trained_as_well():
     """As a pretrained model of transformers is that nobody calls `train` of."""
     watch, net = switched(compile="default"), Net().eval()
     net(torch.ones(2, 8))
-    watch.once_known()
+    for change in watch.once_known:
+        change()
     assert net._compiled_call_impl is not None
 
 
@@ -77,7 +88,8 @@ def test_what_graphs_give_lasts_for_a_step(mode, marks, tmp_path, monkeypatch):
     watch = Watch(RunFolder(tmp_path), {"settings": {"seed": 0, "repeat": 0, "warmup_steps": 9}, "blocks": []}, 0)
     models.switch(watch, dict.fromkeys(("layout", "precision")) | {"compile": mode}, lambda: None)
     Net()(torch.ones(2, 8))
-    watch.once_known()
+    for change in watch.once_known:
+        change()
     monkeypatch.setattr(watch, "mark", lambda source: None)
     leader, own = patches.Leader(watch), {"judge": Net(), "maker": Net()}
     found, before = [], MarkStepBox.mark_step_counter
@@ -159,7 +171,8 @@ def test_a_model_on_several_devices_is_not_compiled():
     watch, net = switched(compile="default"), Net()
     net.device_ids = [0, 1]
     net(torch.ones(2, 8))
-    watch.once_known()
+    for change in watch.once_known:
+        change()
     assert net._compiled_call_impl is None
 
 
@@ -267,12 +280,13 @@ def test_what_a_backward_pass_calls_again_is_no_model():
             return checkpoint(self.layer, x, use_reentrant=False)
 
     net = Twice()
-    watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: torch._C._current_graph_task_id() != -1)
+    watch = SimpleNamespace(once_known=[], notes=[], in_backward=lambda: torch._C._current_graph_task_id() != -1)
     models.switch(watch, {"layout": None, "precision": "bf16", "compile": None}, lambda: None)
     for _ in range(2):
         net(torch.randn(2, 8)).sum().backward()
     assert "forward" in vars(net) and "forward" not in vars(net.layer)
-    watch.once_known()
+    for change in watch.once_known:
+        change()
 
 
 def test_a_forward_pass_that_is_no_method_of_the_model_runs_under_autocast():

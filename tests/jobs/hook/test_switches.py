@@ -163,7 +163,7 @@ def test_all_models_of_a_script_are_found_each_once():
 
     table, net, other = nn.Embedding(10, 8), Net(nn.Linear(8, 8), nn.ReLU()), Net(nn.Linear(8, 2), nn.Tanh())
     frozen, evaluated = Net(nn.Linear(2, 2)).requires_grad_(False), Net(nn.Linear(2, 2)).eval()
-    watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: False)
+    watch = SimpleNamespace(once_known=[], notes=[], in_backward=lambda: False)
     models.switch(watch, {"layout": None, "precision": "bf16", "compile": "default"}, lambda: None)
     seen = []
     net[0].register_forward_hook(lambda *_: seen.append(len(modules._global_forward_pre_hooks)))
@@ -176,7 +176,8 @@ def test_all_models_of_a_script_are_found_each_once():
         net(randn(3, 3))
     assert seen[:4] == [0, float32, 0, bfloat16]  # a call under way stays as it is
     assert len(modules._global_forward_pre_hooks) == 1
-    watch.once_known()
+    for change in watch.once_known:
+        change()
     assert [one._compiled_call_impl is not None for one in (table, net, other, frozen, evaluated)] == [
         False, True, True, False, False,
     ]  # fmt: skip
@@ -194,13 +195,14 @@ def test_models_of_torchscript_take_no_hook_and_are_not_compiled(make):
     net, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), randn(1, 3, 8, 8)
     model = jit.script(net) if make == "script" else jit.trace(net, x)
     before = model(x)
-    watch = SimpleNamespace(once_known=None, notes=[], in_backward=lambda: False)
+    watch = SimpleNamespace(once_known=[], notes=[], in_backward=lambda: False)
     models.switch(watch, {"layout": "nhwc", "precision": "bf16", "compile": "default"}, lambda: None)
     for _ in range(2):
         after = model(x)
     assert after.dtype == float32 and 0 < (after - before).abs().max() < 0.1
     assert next(model.parameters()).is_contiguous(memory_format=channels_last)
-    watch.once_known()
+    for change in watch.once_known:
+        change()
     assert not modules._global_forward_pre_hooks and model(x).shape == before.shape
     layers = nn.Sequential(nn.ModuleList([model, model]))
     models._compile([layers], None)
