@@ -53,7 +53,8 @@ def test_a_switch_that_found_nothing_is_noted(tmp_path):
                "optimizer_kernels": "foreach", "cpu_threads": 2}  # fmt: skip
     text = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n"
     text += f"torch.set_grad_enabled(False){LOOP}    \nfor _ in range(99):\n"
-    text += "    torch.backends.cudnn.benchmark = False\n    model.weight.grad = model.weight * 0\n    optimizer.step()\n"
+    text += "    torch.backends.cudnn.benchmark = False\n"
+    text += "    model.weight.grad = model.weight * 0\n    optimizer.step()\n"
     record, folder = launch(tmp_path, **script(tmp_path, text), **without, compile="default")
     assert record["status"] == "ok", record["message"]
     named = {note.split()[2] for note in result(folder)["notes"] if note.startswith("the switch ")}
