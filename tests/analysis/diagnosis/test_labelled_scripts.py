@@ -40,6 +40,7 @@ AS_PRINTED = {
     "passes_translate": lambda loss: 16 * loss,
     "parts_posterior": lambda loss: 16 * loss,
     "parts_peptides": lambda loss: 8 * loss,  # likewise
+    "accumulate_logs": lambda loss: 4 * loss,
     "split_shapes": lambda loss: 32 * loss,
     "smoothing_translate": entropy_left_out,
 }
@@ -59,6 +60,9 @@ OTHERWISE = {
     "layout_cuneiform": "likewise: of two networks against each other",
     "boxes_pillars": "its loss falls tenfold in these steps, and rounding with it",
     "pillars_pillars": "likewise",
+    "rounds_plankton": "pictures that were got wrong come more often: with other workers other ones are drawn",
+    "turns_plankton": "likewise",
+    "most_deblur": "in NHWC other kernels round otherwise, of a loss that falls fast: 2 %",
 }
 """Whose losses differ, and why the fix trains the same all the same."""
 
@@ -78,7 +82,7 @@ def test_what_was_tried_changes_no_loss():
         # lion_preferences is not counted: docs/diagnosis-accuracy.md
         if loss["slow"] and name not in OTHERWISE | {"lion_preferences": ""}:
             assert loss["tried"][0] == pytest.approx(loss["slow"][0], rel=0.01), name
-    assert len(pairs) == 89
+    assert len(pairs) == 108
 
 
 @pytest.mark.slow
