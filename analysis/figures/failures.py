@@ -19,7 +19,7 @@ _LINE_IN = 0.14
 
 def bad_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points that failed or were cancelled, labelled."""
-    return dataset.with_config(tables["points"]).filter(pl.col("status").is_in(["failed", "cancelled"]))
+    return dataset.labelled(tables).filter(pl.col("status").is_in(["failed", "cancelled"]))
 
 
 def verdict(points: pl.DataFrame) -> str:

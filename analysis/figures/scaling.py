@@ -3,6 +3,7 @@ scaling: micro_batch is the batch of each rank."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -47,6 +48,7 @@ SHARING = (
 any point on one rank that is alike in all other settings is its base."""
 
 
+@functools.lru_cache(maxsize=1)  # the figure, its numbers and its labels ask for them
 def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
     both), the fewest of them among these. One that is the base of several groups is there for each."""

@@ -32,7 +32,7 @@ MOST_CHANGES = 10
 
 def labels(tables: dataset.Tables) -> dict[str, str]:
     """What each point is called: its configuration; a remedied one, that of the point it comes from and the change."""
-    own = dataset.with_config(tables.own["points"])
+    own = dataset.labelled(tables.own)
     named = {r["point_id"]: f"{r['workload']}: {r['config']}" for r in own.to_dicts()}
     for row in tables["remedies"].sort("round", maintain_order=True).to_dicts():
         base = named.get(row["point_id"], row["point_id"])

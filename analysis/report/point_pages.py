@@ -40,7 +40,7 @@ class Texts:
 
 def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log], traces: Mapping[str, Any]) -> str:
     """JSON that may stand within a script element. `traces`: as analysis/report/traces.py has them."""
-    points = dataset.with_config(tables["points"])
+    points = dataset.labelled(tables)
     texts = Texts()
     content = {
         "ids": points["point_id"].to_list(),

@@ -119,7 +119,7 @@ def warnings(tables: dataset.Tables, records: Sequence[Record]) -> list[tuple[st
 
 def troubles(tables: dataset.Tables) -> _Rows:
     """Points that failed or were cancelled, with label and tracebacks."""
-    points = dataset.with_config(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
+    points = dataset.labelled(tables).select("point_id", "workload", "config", "config_order", "repeat")
     rows = tables["failures"].join(points, on="point_id", how="left", maintain_order="left")
     return rows.sort("workload", "config_order", "repeat", "point_id", nulls_last=True).to_dicts()
 

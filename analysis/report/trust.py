@@ -31,7 +31,7 @@ MOST_CONFIGURATIONS = 20
 
 def labels(tables: dataset.Tables) -> pl.DataFrame:
     """point_id, workload, config."""
-    return dataset.with_config(tables["points"]).select("point_id", "workload", "config")
+    return dataset.labelled(tables).select("point_id", "workload", "config")
 
 
 def costs(tables: dataset.Tables) -> _Rows:

@@ -56,7 +56,9 @@ class Tables:
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """The table, with exactly its schema's columns; empty where there is none."""
-        return self.scan(name).collect()
+        if isinstance(self.frames.get(name), pl.DataFrame) and name not in self._whole:
+            self._whole[name] = self.scan(name).collect()
+        return self._whole[name] if name in self._whole else self.scan(name).collect()
 
     def scan(self, name: str) -> pl.LazyFrame:
         """The same, of which only the columns and rows that are needed are read: tables of steps and samples are
@@ -64,6 +66,11 @@ class Tables:
         columns = SCHEMAS[name]
         frame = self.frames.get(name)
         return column.empty(columns).lazy() if frame is None else column.conform(frame, columns)
+
+    @functools.cached_property
+    def _whole(self) -> dict[str, pl.DataFrame]:
+        """What was asked for of what is not lazy, as it was given."""
+        return {}
 
     def names(self) -> list[str]:
         """The tables that are there."""
@@ -222,9 +229,15 @@ def with_config(points: pl.DataFrame, but: tuple[str, ...] = ASIDE) -> pl.DataFr
     return pl.concat([_add_labels(part, but) for part in parts]).sort("workload", "config_order", "repeat", "point_id")
 
 
+@functools.lru_cache(maxsize=4)  # most figures and parts of a report ask for them
+def labelled(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
+    """All points, as `with_config` has them."""
+    return with_config(tables["points"], but)
+
+
 def ok_points(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     """Points that are ok. Labels are made among all points, so that they are the same in every figure."""
-    return with_config(tables["points"], but).filter(pl.col("status") == "ok")
+    return labelled(tables, but).filter(pl.col("status") == "ok")
 
 
 def undisturbed(points: pl.DataFrame) -> pl.DataFrame:

@@ -57,7 +57,7 @@ def list_starts(tables: dataset.Tables) -> pl.DataFrame:
     night, host (all hosts of the start), ms (mean timed step of the slowest rank), sm_active (%)."""
     own = Starts.of(tables["points"], tables.scan("steps")).frame
     known = dataset.undisturbed(own).drop("host", "disturbed")
-    points = nights.add_nights(dataset.with_config(tables["points"]), tables["points"])
+    points = nights.add_nights(dataset.labelled(tables), tables["points"])
     host = pl.col("hosts").cast(pl.List(pl.String)).list.sort().list.join(",")
     return points.select("point_id", "workload", "config", "night", host=host).join(
         known, on="point_id", maintain_order="left"

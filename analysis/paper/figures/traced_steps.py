@@ -3,6 +3,8 @@ of the GPU, which overlap."""
 
 from __future__ import annotations
 
+import functools
+
 import polars as pl
 from matplotlib.figure import Figure
 
@@ -29,6 +31,7 @@ def traced_points(tables: dataset.Tables) -> pl.DataFrame:
     return dataset.undisturbed(with_ids(tables, tables["breakdown"]["point_id"]))
 
 
+@functools.lru_cache(maxsize=1)  # the figure, its numbers and its note ask for them
 def point_times(tables: dataset.Tables) -> pl.DataFrame:
     """The traced points with their labels and, of a step, ms, mean over ranks: step_ms, its parts, and the calls
     and work of KINDS, null without a trace of nsys (Kineto's has not all API calls)."""

@@ -76,7 +76,7 @@ def numbers(tables: Tables) -> dict[str, dict[str, float]]:
 
 def labels(tables: Tables) -> dict[str, dict[str, str]]:
     """LABELS of each point, in the order of their configurations."""
-    points = dataset.with_config(tables["points"])
+    points = dataset.labelled(tables)
     if points.is_empty():
         raise InputError("no points; expected results/SWEEP, a data set or a point's folder")
     return {row["point_id"]: {k: _text(v) for k, v in row.items()} for row in points.select(LABELS).to_dicts()}
