@@ -12,10 +12,22 @@ from nightsweep.jobs.sweep import code
 SCRIPTS = Path(__file__).with_name("scripts")
 QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
 
-LOOP = """
+OPTIMIZER = """
 import torch
+class Descent(torch.optim.Optimizer):
+    add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__
+    def __init__(self, weights, lr):
+        super().__init__(weights, {"lr": lr})
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            if weight.grad is not None:
+                weight -= self.param_groups[0]["lr"] * weight.grad
+"""
+"""A script's own optimizer. Those of PyTorch import its compiler, which takes a second of a core."""
+LOOP = f"""{OPTIMIZER}
 model = torch.nn.Linear(16, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Descent(model.parameters(), lr=0.01)
 def step():
     model(torch.randn(8, 16)).sum().backward()
     optimizer.step()

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from tests.jobs.hook.script_run import launch, own_times, result, script, steps
+from tests.jobs.hook.script_run import OPTIMIZER, launch, own_times, result, script, steps
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +61,8 @@ def test_the_control_compares_steps_with_and_without_the_hook(tmp_path):
 
 def test_what_the_hook_costs_a_step(tmp_path):
     """By a clock around each of its calls: less than 0.5 % of a step of 20 ms."""
-    text = """
-import sys, time, torch
+    text = f"""{OPTIMIZER}
+import sys, time
 watch = sys.modules["nightsweep_jobs.hook.install"].WATCH
 mark, spent = watch.mark, []
 def timed(source):
@@ -71,7 +71,7 @@ def timed(source):
     spent.append(time.perf_counter_ns() - began)
 watch.mark = timed
 model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Descent(model.parameters(), lr=0.01)
 for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(500, 8))):
     model(x).sum().backward()
     optimizer.step()
@@ -85,8 +85,8 @@ open("spent", "w").write(str(spent[len(spent) // 2]))
 
 def test_a_loader_is_waited_for_as_it_starts_and_ends(tmp_path):
     """Once in two steps its start, that of a loader within it, and its end take 0.4 s each, and count once."""
-    text = """
-import time, torch
+    text = f"""{OPTIMIZER}
+import time
 class Slow(torch.utils.data.IterableDataset):
     def __iter__(self):
         for _ in Loader(torch.zeros(2, 1)):
@@ -97,7 +97,7 @@ class Loader(torch.utils.data.DataLoader):
         time.sleep(0.4)
         return super()._get_iterator()
 model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Descent(model.parameters(), lr=0.01)
 while True:
     for x in Loader(Slow(), batch_size=1):
         model(x).sum().backward()

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from tests.jobs.hook.script_run import LOOP, launch, result, script, steps
+from tests.jobs.hook.script_run import LOOP, OPTIMIZER, launch, result, script, steps
 
 pytestmark = pytest.mark.slow
 
@@ -71,11 +71,11 @@ while True:
     "a step that calls another class's": (
         LOOP
         + """
-class Own(torch.optim.SGD):
+class Own(Descent):
     def step(self):
         return super().step()
 optimizer = Own(model.parameters(), lr=0.01)
-torch.optim.SGD(model.parameters(), lr=0.01)
+Descent(model.parameters(), lr=0.01)
 while True:
     step()
 """,
@@ -84,7 +84,7 @@ while True:
     "the first of many optimizers, each of a weight": (
         LOOP
         + """
-own = [torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1) for n in range(50)]
+own = [Descent([torch.ones(1, requires_grad=True)], lr=0.1) for n in range(50)]
 while True:
     step()
     for each in own:
@@ -93,7 +93,7 @@ while True:
         "optimizer",
     ),
     "the first of two optimizers": (
-        LOOP + "\nother = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True:\n    step()\n    other.step()\n",
+        LOOP + "\nother = Descent(model.parameters(), lr=0.1)\nwhile True:\n    step()\n    other.step()\n",
         "optimizer",
     ),
 }
@@ -109,7 +109,7 @@ def test_the_best_source_of_steps_counts(tmp_path, text, source):
 
 
 PHASES = {
-    "another that is made later": "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+    "another that is made later": "optimizer = Descent(model.parameters(), lr=0.01)",
     "one that was there before": "optimizer = other",
 }
 
@@ -117,7 +117,7 @@ PHASES = {
 @pytest.mark.parametrize("then", PHASES.values(), ids=PHASES)
 def test_another_optimizer_leads_where_the_first_is_done(tmp_path, then):
     """In the timed steps: the first takes 8, of which 3 warm up. Those of another phase are not timed with it."""
-    both = "\nother = torch.optim.SGD(model.parameters(), lr=0.01)\nfor n in range(8): time.sleep(0.05), step()\n"
+    both = "\nother = Descent(model.parameters(), lr=0.01)\nfor n in range(8): time.sleep(0.05), step()\n"
     record, folder = launch(
         tmp_path, **script(tmp_path, f"import time{LOOP}{both}first = optimizer\n{then}\nwhile True: step()")
     )
@@ -129,9 +129,7 @@ def test_another_optimizer_leads_where_the_first_is_done(tmp_path, then):
 
 def test_optimizers_of_which_each_takes_few_steps(tmp_path):
     """Fewer than warm up."""
-    rounds = (
-        "\nwhile True:\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n    for n in range(3): step()\n"
-    )
+    rounds = "\nwhile True:\n    optimizer = Descent(model.parameters(), lr=0.01)\n    for n in range(3): step()\n"
     record, folder = launch(tmp_path, **script(tmp_path, LOOP + rounds), timed_steps=40, warmup_steps=5)
     assert (record["status"], len(steps(folder))) == ("ok", 40)
 
@@ -192,17 +190,17 @@ def one_for_each(folder, mark="own "):
 
 
 def test_a_step_that_a_gradient_scaler_skips_is_one(tmp_path):
-    text = """
-import torch, time
+    text = f"""{OPTIMIZER}
+import time
 model = torch.nn.Linear(16, 16)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = Descent(model.parameters(), lr=0.01)
 scaler = torch.amp.GradScaler("cpu")
 for n in range(10_000):
     time.sleep(0.02)
     scaler.scale(model(torch.randn(8, 16)).sum() * (float("inf") if n % 4 == 0 else 1)).backward()
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad()
+    model.zero_grad()
     print("own", time.time_ns(), flush=True)
 """
     _, folder = launch(tmp_path, **script(tmp_path, text))
