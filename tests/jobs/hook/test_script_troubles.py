@@ -123,7 +123,7 @@ def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
 def test_a_rank_that_cannot_be_watched_among_others_is_told(tmp_path):
     blind = "sys.modules['nightsweep_jobs.hook.install'].WATCH._event = None"
     text = f"{CALLS}\nimport os, sys\nif os.environ['RANK'] == '1':\n    {blind}\nfor n in range(20): step()"
-    settings = script(tmp_path, text) | {"launcher": "torchrun", "ranks_per_node": 2}
+    settings = script(tmp_path, text) | {"launcher": "srun", "ranks_per_node": 2}
     record, _ = launch(tmp_path, **settings)
     assert record["status"] == "ok"
     assert record["message"] == "steps are no longer watched: TypeError: 'NoneType' object is not callable"
@@ -186,7 +186,7 @@ pathlib.Path("{tmp_path}/seen").write_text(str(out))
 """
     )
     settings = script(tmp_path, text) | {"command": "script.py {out}", "run_to_end": True}
-    record, folder = launch(tmp_path, **settings | {"launcher": "torchrun", "ranks_per_node": 2})
+    record, folder = launch(tmp_path, **settings | {"launcher": "srun", "ranks_per_node": 2})
     assert (record["status"], record["message"], len(steps(folder))) == ("ok", None, 10)
     assert (tmp_path / "seen").read_text() == str(folder / "timed.1/out")
     assert not (folder / "timed/out").exists()

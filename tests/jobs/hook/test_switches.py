@@ -67,12 +67,12 @@ ALL = {
 }
 
 
-def run(tmp_path, name, **settings):
+def run(tmp_path, name, launcher="srun", **settings):
     """What the script saw, and its losses."""
     folder = tmp_path / name
     folder.mkdir()
     seen = tmp_path / f"{name}.json"
-    start = script(folder, LOOP) | {"command": f"script.py {seen}", "launcher": "torchrun", "ranks_per_node": 1}
+    start = script(folder, LOOP) | {"command": f"script.py {seen}", "launcher": launcher, "ranks_per_node": 1}
     record, found = launch(folder, **start, **settings, timed_steps=6)
     assert record["status"] == "ok", record["message"]
     return json.loads(seen.read_text()), [line["loss"] for line in steps(found)]
@@ -86,7 +86,7 @@ def unswitched(tmp_path_factory):
 def test_each_switch_has_its_effect_and_losses_stay(tmp_path, unswitched):
     plain, losses = unswitched
     assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
-    switched, same = run(tmp_path, "switched", **ALL)
+    switched, same = run(tmp_path, "switched", "torchrun", **ALL)
     expected = {"workers": 1, "prefetch": 3, "persistent": True, "unlocked": True, "fused": True, "bucket": 7,
                 "view": True, "last": True, "alike": True, "threads": "3", "allocator": "expandable_segments:True",
                 "benchmark": True}  # fmt: skip
