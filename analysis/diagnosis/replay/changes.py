@@ -75,7 +75,6 @@ def without_waits(graph: Graph) -> Graph:
 def _without_waiting(graph: Graph, waiting: Mask) -> Graph:
     before = marked(len(waiting), graph.calls.after[waiting])
     copying = before & graph.calls.name.str.contains("Memcpy").to_numpy()
-    copying &= ~waits_for_batches(graph, of_batches(graph))
     gone = waiting | copying
     return _launched_free(change_calls(graph, gone, waits_for=-1), gone)
 

@@ -83,8 +83,7 @@ def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:
     last = ended[np.maximum(place, 0)]
     soon = np.maximum(RETURN_NS, RETURN * (end - start))
     back = (end - m.end[last] <= soon) | (m.call[last] == asked)  # a copy that is over waits for nothing else
-    waited = (place >= 0) & (m.end[last] > start) & back & (m.start[last] < end)
-    waited &= (m.launched[last] <= start) | (m.call[last] < 0)
+    waited = (place >= 0) & (m.end[last] > start) & back
     return np.where(waited, last, -1), np.where(waited, end - m.end[last], 0)
 
 
