@@ -62,8 +62,7 @@ def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
     """These calls, and what the host does before them, take no time, but for its own work, loading and allocations."""
     calls = graph.calls
     changed = change_calls(graph, where & ~working(graph), gap=np.minimum(calls.gap, calls.loading_gap))
-    launching = where & (calls.least < PAUSE.value) & ~calls.allocates
-    return change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
+    return change_calls(changed, where & ~calls.allocates, least=np.minimum(calls.least, calls.loading))
 
 
 def without_waits(graph: Graph) -> Graph:
