@@ -82,8 +82,7 @@ def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:
     place = np.searchsorted(m.end[ended], end, side="right") - 1
     last = ended[np.maximum(place, 0)]
     soon = np.maximum(RETURN_NS, RETURN * (end - start))
-    back = (end - m.end[last] <= soon) | (m.call[last] == asked)  # a copy that is over waits for nothing else
-    waited = (place >= 0) & (m.end[last] > start) & back
+    waited = (place >= 0) & (m.end[last] > start) & (end - m.end[last] <= soon)
     return np.where(waited, last, -1), np.where(waited, end - m.end[last], 0)
 
 
