@@ -46,8 +46,7 @@ def waits_for_batches(graph: Graph, copies: Mask) -> Mask:
 
 def synchronizing(graph: Graph) -> Mask:
     """Calls that wait for the device in the middle of the step's work: by themselves, or for numbers that they copy."""
-    numbers = text(graph, "direction", "DtoH") | (text(graph, "direction", "HtoD") & ~of_batches(graph))
-    reads = marked(len(graph.calls.start), graph.work.call[numbers])
+    reads = marked(len(graph.calls.start), graph.work.call[text(graph, "direction", "DtoH")])
     waits = graph.calls.waits_for >= 0
     return waits & (graph.calls.synchronizes | reads) & ~waits_for_batches(graph, of_batches(graph))
 
