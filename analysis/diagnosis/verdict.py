@@ -12,7 +12,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Share
 from nightsweep.analysis.diagnosis.causes.insufficient_parallelism import host_sync
-from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES, OTHERS
+from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES
 from nightsweep.analysis.diagnosis.causes.rules import RULES
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay.path import Path, find_path
@@ -130,11 +130,6 @@ def order(cause: Cause) -> tuple[float, float]:
 
 
 def _turn(cause: Cause) -> tuple[int, float]:
-    turn = BY_KIND[cause.kind].turn
-    if cause.change is None:  # a sum, which does not know what of it the replays give back
-        turn = max(turn, OTHERS)
-    if turn == LAUNCHES:  # one rule, whose second cause is on top of its first
-        return turn, 0.0
-    if cause.kind == host_sync.__name__:  # where what is waited with gives as much, the wait only shows it
-        return turn, NOISE.value - cause.share
-    return turn, -(cause.low if turn == DEVICE else cause.share)
+    # Where the work that a wait is for gives as much, the wait only shows it.
+    shown = NOISE.value if cause.kind == host_sync.__name__ else 0.0
+    return BY_KIND[cause.kind].turn, shown - cause.share

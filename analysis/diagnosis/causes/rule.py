@@ -12,7 +12,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 HOST, MESSAGES, LAUNCHES, OTHERS, DEVICE = range(5)
 """What counts first where two causes give back the same time: what the host waits for or does, then what it launches
 for small messages, then that it launches slowly at all, then what other ranks and jobs make it wait for, each the
-largest first; then what the devices could compute faster, the surest first."""
+largest first; then what the devices could compute faster."""
 
 
 @dataclass(frozen=True)
