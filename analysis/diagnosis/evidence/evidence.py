@@ -184,7 +184,7 @@ class Evidence(Recorded):
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
         launched."""
-        gone = (pl.col(kind) > 0) & (pl.col(kind) >= (1 - GONE) * pl.col("alone"))
+        gone = (pl.col(kind) > 0) & (pl.col(kind) >= (1 - GONE) * pl.col("took"))
         return self.scaled(
             own.with_columns(factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0))
             for own in self.savings

@@ -36,7 +36,6 @@ import polars as pl
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.recomputation import recomputed_share
 from nightsweep.analysis.diagnosis.thresholds import ATTENTION_SOFTMAX, NCHW_NORM
-from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.kernels import kernel_class
 from nightsweep.analysis.metrics.points import peaks
 
@@ -99,8 +98,7 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), and
-    whether it has `few` blocks.
+    time that it `took`, and whether it has `few` blocks.
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -111,7 +109,7 @@ def lane_savings(
         pl.col("start_ns").is_between(begins, ends, closed="left"),
     )
     took = (kernels["end_ns"] - kernels["start_ns"]).clip(1).to_numpy().astype(np.float64)
-    left = took * min(1.0, intervals.total(lane.sets["compute"]) / max(took.sum(), 1.0))
+    left = took
     layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes * lane.steps.height)
     plain = _without_tensor_cores(kernels, device)
     late = (scores == PRODUCTS_SAVED) & (plain > 0)
@@ -128,7 +126,7 @@ def lane_savings(
         "repeated_rows": ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS),
         "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
-    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))
+    found = kernels.select("name", "device", "stream", "start_ns", took=took, few=pl.Series(unfilled > 0))
     for kind, share in shares.items():
         found = found.with_columns(pl.Series(kind, left * share))
         left = left - left * share
