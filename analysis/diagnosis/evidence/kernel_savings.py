@@ -4,9 +4,9 @@ taken a later one does not see.
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
   another where the model itself changes it: where there are batch norms in both, or, beside such kernels, convolutions
   and layer norms, which go over the last dimension, take much of the time, or where such copies do beside batch norms
-  in NHWC. Where there are such, batch norms in NCHW too, which take one block for each channel: their time x the share
-  of SMs without a block, and of PyTorch's own at least what they were seen to lose (threshold nchw_norm). In NHWC
-  blocks share the rows of a channel, and fill the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+  in NHWC. Where there are such, PyTorch's batch norms in NCHW too, which take one block for each channel: what they
+  were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the GPU (PyTorch,
+  aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64). Attention in fp32 beside products in 16 bits, which PyTorch's kernels put together from three
   products in TF32 each (CUTLASS, OpMultiplyAddFastF32): 1 - a third of the peak of TF32 / peak of bf16.
@@ -42,12 +42,11 @@ from nightsweep.analysis.metrics.points import peaks
 Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
-_TORCH_NORM = (
+NCHW_NORM_KERNELS = (
     r"batch_norm_(collect_statistics|transform_input|backward|backward_reduce|backward_elemt)_kernel|"
     r"batch_norm_elementwise_backward"
 )
-NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
-"""PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
+"""PyTorch's batch norms in NCHW."""
 NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
 LEAST_OF_NORMS = 0.1
 """Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
@@ -154,7 +153,7 @@ def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, _TORCH_NORM))
+    nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, NCHW_NORM_KERNELS))
     convolutions = took @ (kernels["category"] == "convolution").fill_null(False).to_numpy()
     enough = convolutions >= LEAST_OF_CONVOLUTIONS * took.sum()
     between = turned.any() and enough and took @ _is(kernels, "layer_norm") >= LEAST_OF_LAYER_NORMS * took.sum()
@@ -162,12 +161,7 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     within = enough and nhwc > nchw and took @ strided >= MANY_COPIES * took.sum()
     if between or within or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
         turned = np.maximum(turned, strided)
-    if not turned.any():
-        return turned
-    norms = np.maximum(
-        _is(kernels, NCHW_NORM_KERNELS) * _unfilled_share(kernels), _is(kernels, _TORCH_NORM) * NCHW_NORM.value
-    )
-    return np.maximum(turned, norms)
+    return np.maximum(turned, _is(kernels, NCHW_NORM_KERNELS) * NCHW_NORM.value) if turned.any() else turned
 
 
 def _unfilled_share(kernels: pl.DataFrame) -> Floats:
