@@ -85,8 +85,6 @@ fix, a product, takes some, too)."""
 SERIAL, SERIAL_NS = 0.9, 100_000
 """Share of SMs without a block, and time, from which on a kernel computes one thing after another; assumed: a tenth of
 the SMs may be a small tensor's share, and of what takes less than 20 launches (5 us each) fusing saves the launches."""
-LEAST_BESIDE = 0.1
-"""Less of it outside of the model is not worth another cause; assumed."""
 NOT_LINES = r"/(backward|optimizer|data)/|/Optimizer\."
 """Ranges in which a script's thread runs none of its lines; the last is PyTorch's, in any trace of its profiler."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
@@ -140,14 +138,14 @@ def lane_savings(
 def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
     """The share of each kernel that is work of the script's outside of its model. Ranges around the model's forward
     passes tell of what they and the script's own lines launch; of backward passes as much of it is taken to be as of
-    these, by what is `saved`. None, where there are no such ranges, or only a little of it is outside."""
+    these, by what is `saved`; none where there are no such ranges."""
     path = pl.concat_str(pl.lit("/"), pl.col("nvtx_path").cast(pl.String).fill_null(""), pl.lit("/"))
     inside, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
     own = thread.is_in(thread.filter(inside).unique().implode()) & ~path.str.contains(NOT_LINES)
     beside = kernels.select(pl.when(inside | own).then(1.0 - inside.cast(pl.Float64))).to_series()
     of_known = saved.filter(beside.is_not_null()).to_numpy()
     mean = float(np.average(beside.drop_nulls().to_numpy(), weights=of_known)) if of_known.sum() else 0.0
-    return beside.fill_null(mean) if mean >= LEAST_BESIDE else pl.zeros(len(beside), eager=True)
+    return beside.fill_null(mean)
 
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:

@@ -60,11 +60,6 @@ def test_the_time_of_a_backward_pass_counts_once(tmp_path):
     assert times == pytest.approx([3.0, 1.5]) and sum(times) == pytest.approx(9 / 2)
 
 
-def test_a_little_of_it_outside_is_no_cause_apart(tmp_path):
-    rows = {"inside": 11, "outside": 2}  # one of eleven kernels that could be saved
-    assert found(tmp_path, "recompute_or_unfused", **rows) == [(0.413, COMPILE)]
-
-
 @pytest.mark.parametrize(("place", "remedy"), [("inside", COMPILE), ("outside", {})])
 def test_few_blocks_outside_of_the_model_are_no_compiler_s(tmp_path, place, remedy):
     product = {"name": GEMM, "blocks": 33}
