@@ -21,7 +21,7 @@ taken a later one does not see.
   they would read and write once, which the longest of them does already: the others' time. Sums along rows, which
   PyTorch reads slowly, are not the longest.
 - repeated_rows: the gradient of `table[indices]`, in which PyTorch adds what belongs to one row of the table one after
-  another: nearly all of its time, where that is ten times what reading takes, for then many indices are equal.
+  another: nearly all of its time.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 
 Of unfused and underfilled, `_within` and `_beside` are what of it the script's model does, and what is outside of it.
@@ -87,8 +87,6 @@ SERIAL, SERIAL_NS = 0.9, 100_000
 the SMs may be a small tensor's share, and of what takes less than 20 launches (5 us each) fusing saves the launches."""
 NOT_LINES = r"/(backward|optimizer|data)/|/Optimizer\."
 """Ranges in which a script's thread runs none of its lines; the last is PyTorch's, in any trace of its profiler."""
-BLOCK_NS, LONG_READING = 0.7, 10.0
-"""A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 
 
 def lane_savings(
@@ -112,7 +110,6 @@ def lane_savings(
     late = (scores == PRODUCTS_SAVED) & (plain > 0)
     if late.any() and in_halves(kernels.filter(~late)):
         plain, scores = np.where(late, 0.0, plain), np.where(late, 1 - (1 - plain) * (1 - scores), scores)
-    slow = took > LONG_READING * BLOCK_NS * kernels["blocks"].fill_null(0).to_numpy()
     unfilled = _unfilled_share(kernels)
     shares = {  # in this order
         "layout_transposes": layout,
@@ -120,7 +117,7 @@ def lane_savings(
         "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
-        "repeated_rows": ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS),
+        "repeated_rows": ROWS_SAVED * _is(kernels, REPEATED_ROWS),
         "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
     found = kernels.select("name", "device", "stream", "start_ns", took=took, few=pl.Series(unfilled > 0))
