@@ -17,9 +17,8 @@ from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import LARGE_MESSAGE, REACHABLE_LINK
 
 FEW = 5
-"""Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
-OVER_TENSORS = ("elementwise", "reduction", "memory")
-"""What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
+"""Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp. A
+pass of the model, whose gradients are sent as they come, has more."""
 FACTOR = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: n - 1),
@@ -86,11 +85,10 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
     marked = kernels.join(messages.select(*PLACE, "kept"), on=PLACE, how="left", maintain_order="left")
     is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
-    simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
     runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
-        looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
+        count=pl.len().over(run), each=pl.col("kept").first().over(run)
     )
-    looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
+    looped = runs.filter(~is_message, pl.col("count") <= FEW + 1, pl.col("each").is_not_null())
     return looped.select(*PLACE, factor=pl.lit(1.0), kept="each")
 
 
