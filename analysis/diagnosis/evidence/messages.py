@@ -63,12 +63,12 @@ def small(e: Evidence) -> list[pl.DataFrame]:
 
 def merged(e: Evidence) -> Change:
     """Small messages of kinds of which a step has several, as one in each step."""
-    rate = max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+    rate = REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
     return e.scaled(_merged(lane, own, rate) for lane, own in zip(e.lanes, small(e), strict=True))
 
 
 def _merged(lane: Lane, small: pl.DataFrame, rate: float) -> pl.DataFrame:
-    """`rate`: bus bandwidth that large messages reach, the best of the run or what the link allows, bytes/s."""
+    """`rate`: bus bandwidth that the link lets large messages reach, bytes/s."""
     steps, took = lane.steps.height, pl.col("transfer_ns")
     merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / rate
     shortened = small.with_columns(
