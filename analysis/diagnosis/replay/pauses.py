@@ -34,15 +34,13 @@ def working(graph: Graph) -> Mask:
 def releasing(graph: Graph) -> Mask:
     """Calls before which the launching thread stalls for as long as freeing the shared memory of a pinned batch takes:
     a thread of PyTorch's DataLoader frees it and holds the GIL meanwhile (34 to 54 ms at 192 MB on two cores,
-    tests/bench/batch_release.py). None of a rank with more such pauses than batches, for they are something else."""
+    tests/bench/batch_release.py)."""
     calls, out = graph.calls, np.zeros(len(graph.calls.start), bool)
     pause = calls.gap - calls.loading_gap
     for rank, own in _pinned_bytes(graph).items():
         least, most = _release_ns(own)
         alike = (pause >= least) & (pause <= most)
-        found = alike & pausing(graph) & graph.counted_calls & (calls.rank == rank)
-        if found.sum() <= (own > own.max() / 2).sum():
-            out |= found
+        out |= alike & pausing(graph) & graph.counted_calls & (calls.rank == rank)
     return out
 
 
