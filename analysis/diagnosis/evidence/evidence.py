@@ -101,8 +101,7 @@ class Evidence(Recorded):
             return None
         alone = {rank: self.gain(on_rank(change, rank)).value for rank in ranks}
         most = max(ranks, key=lambda rank: alone[rank])
-        rest = max(alone[rank] for rank in ranks if rank != most)
-        return most if alone[most] >= STRAGGLER.value * whole and rest < alone[most] / 2 else None
+        return most if alone[most] >= STRAGGLER.value * whole else None
 
     @functools.cached_property
     def step_ns(self) -> float:
