@@ -268,7 +268,7 @@ def bandwidth(e: Evidence, memory: str) -> float:
 PINNED_BYTES_PER_S = Threshold(
     25e9,
     "bytes/s",
-    "What a copy from page-locked memory reaches, where the trace has no large one to compare.",
+    "What a copy from page-locked memory reaches.",
     "80 % of PCIe 4.0 x16, 31.5 GB/s in one direction",
 )
 HOPPER_BYTES_PER_S = Threshold(
@@ -283,7 +283,7 @@ def pinned_bandwidth(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
     known = e.devices.filter(pl.col("name").str.starts_with("NVIDIA"))["compute_capability"].cast(pl.Float64).min()
     newer = isinstance(known, float) and known >= 9.0
-    return max(bandwidth(e, "pinned"), HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value)
+    return HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value
 
 
 RULES = (
