@@ -97,22 +97,15 @@ class Unseen:
         """What pauses of a length between these add to the mean timed step of the slowest rank, ns: by how much steps
         are longer than the fastest, but for waits for batches, where that is `least` or more; of one that is longer by
         more than `most`, so much, and none where it is by more than twice that, or one of `long_steps`: these have
-        another reason. None where it is not known: of few steps, or where a rank waits for its batches, and so the
-        others for it."""
+        another reason. None where it is not known: of few steps."""
         own = _slowest(self.timed)
-        if own.height < LEAST_TIMED or self._waiting >= NOISE.value:
+        if own.height < LEAST_TIMED:
             return None
         usual = own.filter(~pl.col("step").is_in(self.long_steps))
         lengths = (usual["step_ms"] - usual["data_ms"]).to_numpy() * 1e6
         longer = lengths - np.quantile(lengths, FASTEST / self.timed["rank"].n_unique(), method="lower")
         paused = (longer >= least) & (longer <= 2 * most)
         return float(np.minimum(longer, most)[paused].sum()) / own.height
-
-    @functools.cached_property
-    def _waiting(self) -> float:
-        """Share of the mean timed step for which the rank that waits longest for its batches does."""
-        waits = self.timed.group_by("rank").agg(pl.col("data_ms").mean())["data_ms"].max()
-        return float(waits) * 1e6 / self.mean_ns if isinstance(waits, float) and self.mean_ns else 0.0
 
     def waits_ns(self, traced_ns: float) -> float:
         """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of

@@ -48,7 +48,6 @@ def test_what_is_too_long_for_a_pause_has_another_reason():
 def test_what_is_not_told():
     assert of([100.0] * 15).stalls_ns(20e6, 60e6) is None, "few steps"
     assert Unseen(empty(STEPS), empty(STEPS)).stalls_ns(20e6, 60e6) is None, "none"
-    assert of([100.0] * 16 + [130.0] * 4, waits=50.0).stalls_ns(20e6, 60e6) is None, "for want of batches"
 
 
 def test_without_a_trace_a_step_is_as_long_as_the_mean_one():
