@@ -16,7 +16,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, rank_changes
 from nightsweep.analysis.diagnosis.replay.graph import marked
-from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY
+from nightsweep.analysis.diagnosis.thresholds import HEALTHY
 
 GRAPHS = {"cuda_graph": True}
 LEAST, LEAST_OF_SCRIPT = 1 / 3, 1 / 5
@@ -172,11 +172,10 @@ def _waits(e: Evidence, rank: int | None) -> list[Fact]:
 
 def small_batch(e: Evidence) -> Iterator[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
-    without a block: a larger batch fills these in the same time. And the gaps between kernels that were launched in
-    time (idle_between), x (1 - 1/`batch_growth`), and the optimizer's kernels, x (1 - 1/room for a larger batch), for
-    a larger batch has as many. Of the time a sample. Where a step has several passes, a tenth (`healthy`) of the GPU or
-    more has neither kernels nor messages, and memory has room, as many of them in one: the steps again, with these as
-    one pass whose kernels have as many blocks."""
+    without a block: a larger batch fills these in the same time. And the optimizer's kernels, x (1 - 1/room for a
+    larger batch), for a larger batch has as many. Of the time a sample. Where a step has several passes, a tenth
+    (`healthy`) of the GPU or more has neither kernels nor messages, and memory has room, as many of them in one: the
+    steps again, with these as one pass whose kernels have as many blocks."""
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
     facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
     busy = e.share(e.part("communication")).value + batch.mean_fill(e) * e.share(e.part("compute")).value
@@ -193,15 +192,13 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
             change=change,
         )
     elif batch.is_small(e):
-        gaps = e.part("idle_between") * (1 - 1 / BATCH_GROWTH.value)
-        facts.append(Fact("between kernels launched in time", float(gaps.mean()) / 1e6, "ms a step", "breakdown"))
         if e.setting("micro_batch") is not None:
             facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
         if e.memory is not None:
             facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
         yield Cause(
-            gain=e.share(e.saved("underfilled") + gaps + batch.optimizer_saving(e)).times(0.5),
-            method="sum over kernels of time x (1 - blocks / SMs), gaps between them, optimizer, of the time a sample",
+            gain=e.share(e.saved("underfilled") + batch.optimizer_saving(e)).times(0.5),
+            method="sum over kernels of time x (1 - blocks / SMs), and optimizer, of the time a sample",
             advice="enlarge the batch of a forward pass",
             remedy=proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {},
             evidence=facts,

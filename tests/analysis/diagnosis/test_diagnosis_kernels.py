@@ -80,18 +80,6 @@ def test_batch_norms_of_pytorch_in_nchw_lose_time(tmp_path, norm, after, found):
     assert shares(of(tmp_path, make, settings={**IMAGE, "layout": "nchw"})) == found
 
 
-def test_gaps_between_the_kernels_of_a_graph_are_the_batch_s(tmp_path):
-    """All is launched at once, and half of the step lies between kernels: a batch eight times as large has as much."""
-
-    def make(run, start):
-        for at in range(start, start + STEP, 100 * US):
-            run.kernel(at, at + 50 * US, at=start - 50 * US)
-
-    small = shares(of(tmp_path / "a", make, settings={**IMAGE, "micro_batch": 8}))
-    assert small["small_batch"] == pytest.approx(0.5 * 7 / 8, abs=0.01) and "launch_bound" not in small
-    assert shares(of(tmp_path / "b", make, settings=IMAGE)) == {}
-
-
 def test_neighbours_that_could_be_one_kernel(tmp_path):
     """Four elementwise kernels of 1 ms in a row: three of them, of which three quarters."""
 
