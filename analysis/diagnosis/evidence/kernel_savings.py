@@ -2,11 +2,10 @@
 taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
-  another where the model itself changes it: where there are batch norms in both, or, beside such kernels, convolutions
-  and layer norms, which go over the last dimension, take much of the time, or where such copies do beside batch norms
-  in NHWC. Where there are such, PyTorch's batch norms in NCHW too, which take one block for each channel: what they
-  were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the GPU (PyTorch,
-  aten/src/ATen/native/cuda/Normalization.cuh).
+  another where the model itself changes it: where convolutions take much of the time, beside such kernels or where
+  such copies do as well. Where there are such, PyTorch's batch norms in NCHW too, which take one block for each
+  channel: what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the
+  GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64). Attention in fp32 beside products in 16 bits, which PyTorch's kernels put together from three
   products in TF32 each (CUTLASS, OpMultiplyAddFastF32): 1 - a third of the peak of TF32 / peak of bf16.
@@ -47,13 +46,10 @@ NCHW_NORM_KERNELS = (
     r"batch_norm_elementwise_backward"
 )
 """PyTorch's batch norms in NCHW."""
-NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
-LEAST_OF_NORMS = 0.1
-"""Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
-LEAST_OF_CONVOLUTIONS, LEAST_OF_LAYER_NORMS = 0.1, 0.05
+LEAST_OF_CONVOLUTIONS = 0.1
 """Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
 MANY_COPIES = 0.15
-"""Of the time of kernels, where norms are in NHWC: copies of slices of channels take up to 8 % (U-Nets)."""
+"""Of the time of kernels: copies of slices of channels take up to 8 % (U-Nets)."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
@@ -148,13 +144,10 @@ def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, NCHW_NORM_KERNELS))
     convolutions = took @ (kernels["category"] == "convolution").fill_null(False).to_numpy()
     enough = convolutions >= LEAST_OF_CONVOLUTIONS * took.sum()
-    between = turned.any() and enough and took @ _is(kernels, "layer_norm") >= LEAST_OF_LAYER_NORMS * took.sum()
     strided = _is(kernels, STRIDED_COPY)
-    within = enough and nhwc > nchw and took @ strided >= MANY_COPIES * took.sum()
-    if between or within or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
+    if enough and (turned.any() or took @ strided >= MANY_COPIES * took.sum()):  # the layout changes in the model
         turned = np.maximum(turned, strided)
     return np.maximum(turned, _is(kernels, NCHW_NORM_KERNELS) * NCHW_NORM.value) if turned.any() else turned
 

@@ -215,19 +215,6 @@ def test_a_loop_of_many_kernels_follows_a_shorter_one(tmp_path):
     assert [fact.value for fact in loops.evidence] == [pytest.approx(420, abs=10), pytest.approx(40, abs=1)]
 
 
-@pytest.mark.parametrize(("norms", "share"), [((NORM, NORM_NHWC), 0.3 + 0.2 * 0.59), ((NORM, NORM), None)])
-def test_copies_are_from_one_layout_to_another_where_norms_have_both(tmp_path, norms, share):
-    """3 ms of strided copies and 2 ms of norms in NCHW."""
-
-    def make(run, start):
-        busy(run, start, 4 * MS)
-        for name, begin, end in ((norms[0], 4, 6), (norms[1], 6, 7), (COPY, 7, 10)):
-            run.kernel(start + begin * MS, start + end * MS, name, start)
-
-    found = shares(of(tmp_path, make, settings={**IMAGE, "layout": "nchw", "compile": "default"}))
-    assert found.get("layout_transposes") == (None if share is None else pytest.approx(share, abs=0.01))
-
-
 @pytest.mark.parametrize(("ms", "share"), [(2, 0.2), (1, None)])
 def test_many_copies_beside_norms_in_nhwc_are_from_one_layout_to_another(tmp_path, ms, share):
     """A tenth of the time slices of channels may take."""
