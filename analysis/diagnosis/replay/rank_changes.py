@@ -101,11 +101,11 @@ def _steps_of(graph: Graph, rank: Ints, at: Ints) -> Ints:
 
 
 def _parts_of(graph: Graph, step: Ints) -> Ints:
-    """How many collectives of all ranks were launched before each piece of work in its step."""
-    work, met, part = graph.work, _of_all_ranks(graph), np.zeros(len(step), np.int64)
+    """How many collectives were launched before each piece of work in its step."""
+    work, part = graph.work, np.zeros(len(step), np.int64)
     for number, begins in _begins(graph).items():
         own = work.rank == number
-        launched = np.sort(work.launched[own & met])
+        launched = np.sort(work.launched[own & (work.group >= 0)])
         before = np.append(0, np.searchsorted(launched, begins, side="right"))
         part[own] = np.searchsorted(launched, work.launched[own], side="right") - before[step[own]]
     return part
@@ -121,12 +121,3 @@ def _evened(amount: npt.NDArray[Any], shared: bool) -> Floats:
     whole = amount.sum(axis=0)
     wanted = whole / len(amount) if shared else np.minimum(amount, (whole - amount) / (len(amount) - 1))
     return np.asarray(wanted / np.maximum(amount, 1))
-
-
-def _of_all_ranks(graph: Graph) -> Mask:
-    """Collectives that each rank has."""
-    group, inside = graph.work.group, graph.work.group >= 0
-    pairs = np.unique(np.stack((group[inside], graph.work.rank[inside])), axis=1)
-    count = np.bincount(pairs[0], minlength=int(group.max(initial=-1)) + 1)
-    whole = np.flatnonzero(count == len(np.unique(graph.work.rank)))
-    return np.isin(group, whole)
