@@ -14,7 +14,6 @@ NOT_FIRST = {
     "healthy_simclr_ddp": "fusing is predicted to give 13 %; the compiler gave -13 and 11",
     "samples_private": "host_work comes first, 64 %: between two samples the host calls nothing of CUDA for 20 ms",
     "beams_whisper": "host_sync comes first, 21 %; the fix writes no clips at all",
-    "norms_simclr": "launch_bound, which it is as well, comes first, 61 %; small_messages has 10 %, host_sync 6 %",
     "healthy_nerf": "fusing is predicted to give 16 %; the compiled side did not end in two minutes",
     "cached_retrieval": "launch_bound comes first, 50 %: its remedy, CUDA graphs, ended with an error",
     "metrics_quantised": "fusing comes first (5 % at least), host_sync second (4 % at least)",
