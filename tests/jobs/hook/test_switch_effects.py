@@ -52,7 +52,8 @@ def test_a_switch_that_found_nothing_is_noted(tmp_path):
     without = {"loader_workers": 1, "ddp_bucket_mb": 5, "no_sync": True, "layout": "nhwc", "cudnn_benchmark": True,
                "optimizer_kernels": "foreach", "cpu_threads": 2}  # fmt: skip
     text = "import os, torch\nos.environ['OMP_NUM_THREADS'] = '1'\n"
-    text += f"torch.set_grad_enabled(False){LOOP}    \nfor _ in range(99):\n"
+    text += f"torch.set_grad_enabled(False){LOOP}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    text += "for _ in range(99):\n"
     text += "    torch.backends.cudnn.benchmark = False\n"
     text += "    model.weight.grad = model.weight * 0\n    optimizer.step()\n"
     record, folder = launch(tmp_path, **script(tmp_path, text), **without, compile="default")
