@@ -27,8 +27,8 @@ gained less (docs/diagnosis-accuracy.md)."""
 def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
-    trace's, which may live on batches loaded before. Three quarters are the lower end, for more workers may not keep
-    up. Remedied by more workers it gives no more than these can, in proportion to their number. Where most of it is
+    trace's, which may live on batches loaded before. Two thirds are the lower end, for more workers may not keep up.
+    Remedied by more workers it gives no more than these can, in proportion to their number. Where most of it is
     that a loader starts its workers anew, they can be kept: that gives these starts, half at least, and all of the wait
     at most. Without a trace the host's wait, of which the GPU may have worked through any part."""
     if preparing(e):

@@ -18,7 +18,9 @@ from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, r
 from nightsweep.analysis.diagnosis.replay.graph import marked
 from nightsweep.analysis.diagnosis.thresholds import HEALTHY
 
-GRAPHS = {"cuda_graph": True}
+MOST_BESIDE = 0.5
+"""Of kernels outside of the model; assumed. Of three scripts with less, CUDA graphs gave 51 to 92 % where 69 to 83 was
+predicted; one with more became slower (docs/diagnosis-accuracy.md)."""
 LEAST, LEAST_OF_SCRIPT = 1 / 3, 1 / 5
 """Of what cheap launches would give, where the interval begins. Of nine scripts on which CUDA graphs were tried four
 became faster, one slower, and four ended with an error (docs/diagnosis-accuracy.md)."""
@@ -30,7 +32,8 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     memory. The interval begins at a third, of a script at a fifth, of which little may fit into a graph, or nothing.
     Before that, loops over tensors, an optimizer's or others, in which a few kernels without products repeat for each
     of many tensors: the steps again with all tensors taken at once (analysis/diagnosis/evidence/tensor_loops.py). Loops
-    that give less than `healthy` are launches like others."""
+    that give less than `healthy` are launches like others. A setting records graphs of the model: none is proposed
+    where more than half of a script's kernels are launched outside of it."""
     loops = list(_loops(e))
     yield from loops
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
@@ -45,15 +48,22 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
             "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
             "graphs (TORCH_LOGS=graph_breaks)"
         )
+    if e.launched_beside > MOST_BESIDE:
+        advice += "; most is launched outside of the model, of which no setting records a graph"
     larger = proposals.larger_batch(e.point, e.growth)
     yield Cause(
         gain=e.gain(*first, then=changes.without_launches).times(LEAST_OF_SCRIPT if e.is_script else LEAST),
         method="the steps replayed with launches that cost nothing",
         advice=advice,
-        remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),
+        remedy=proposals.choose(e.point, *_graphs(e), *larger),
         evidence_of=functools.partial(_launches, e),
         change=edit.compose(changes.without_other_work, changes.without_launches),
     )  # both: what they give and neither alone
+
+
+def _graphs(e: Evidence) -> tuple[proposals.Change, ...]:
+    """The settings that record CUDA graphs, of the model alone: where it launches most."""
+    return () if e.launched_beside > MOST_BESIDE else ({"cuda_graph": True}, {"compile": "reduce-overhead"})
 
 
 def _launches(e: Evidence, rank: int | None) -> list[Fact]:
@@ -76,7 +86,7 @@ def _loops(e: Evidence) -> Iterator[Cause]:
         remedy: tuple[proposals.Change, ...] = ({"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"})
         advice = "a fused optimizer (fused=True, or foreach=True), which takes many tensors at once"
     else:
-        remedy = (GRAPHS, {"compile": "reduce-overhead"})
+        remedy = _graphs(e)
         advice = (
             "do for many tensors at once what a loop does for each (torch._foreach_*, one joint tensor); where each "
             "needs the one before, CUDA graphs or a compiler"

@@ -173,6 +173,12 @@ class Evidence(Recorded):
             for lane in self.lanes
         ]
 
+    @property
+    def launched_beside(self) -> float:
+        """The share of kernels that a script launches outside of its model; 0 where no ranges tell."""
+        beside = pl.concat(self.savings)["beside"]
+        return float(beside.to_numpy().mean()) if len(beside) else 0.0
+
     def saved(self, kind: str) -> Floats:
         """What kernels could save of this kind (lanes, steps), ns."""
         own = dict(zip(map(id, self.lanes), self.savings, strict=True))

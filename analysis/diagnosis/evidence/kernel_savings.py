@@ -89,7 +89,7 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took`, and whether it has `few` blocks.
+    time that it `took`, whether it has `few` blocks, and the share of it that a script launches `beside` its model.
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -116,7 +116,10 @@ def lane_savings(
         "repeated_rows": ROWS_SAVED * _is(kernels, REPEATED_ROWS),
         "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
-    found = kernels.select("name", "device", "stream", "start_ns", took=took, few=pl.Series(unfilled > 0))
+    found = kernels.select(
+        "name", "device", "stream", "start_ns", took=took, few=pl.Series(unfilled > 0),
+        beside=_beside_model(kernels, pl.ones(kernels.height, eager=True)),
+    )  # fmt: skip
     for kind, share in shares.items():
         found = found.with_columns(pl.Series(kind, left * share))
         left = left - left * share

@@ -70,3 +70,18 @@ def test_few_blocks_outside_of_the_model_are_no_compiler_s(tmp_path, place, reme
 def test_few_blocks_of_an_optimizer_are_not_the_script_s_own(tmp_path, optimizer):
     product = {"name": GEMM, "blocks": 33}
     assert found(tmp_path, "low_occupancy", outside=4, beside=optimizer, **product) == [(0.15, COMPILE)]
+
+
+@pytest.mark.parametrize(("inside", "remedy"), [(21, {"compile": "reduce-overhead"}), (19, {})])
+def test_no_setting_records_graphs_of_what_is_mostly_outside_of_the_model(tmp_path, inside, remedy):
+    """Forty short kernels a step, each launched when the one before is long over."""
+
+    def make(run, start):
+        apart = STEP // 40
+        for n in range(40):
+            run.kernel(start + n * apart + 20 * US, start + n * apart + 25 * US, GEMM, start + n * apart + 10 * US)
+        run.range("forward", start + 5 * US, start + (inside - 1) * apart + 15 * US)
+
+    first, *_ = verdict.judge(of(tmp_path, make, settings=SCRIPT)).causes
+    assert (first.kind, first.remedy) == ("launch_bound", remedy)
+    assert first.advice.endswith("of which no setting records a graph") == (not remedy)
