@@ -30,7 +30,7 @@ from nightsweep.jobs.telemetry.gpu import log
 
 KINDS = RECORD | {
     "phase": Kind.FACT, "host": Kind.HOST, "uuid": Kind.GPU, "kind": Kind.FACT, "device_name": Kind.FACT,
-    "gpus.uuid": Kind.GPU,
+    "gpus.uuid": Kind.GPU, "weights_layout": Kind.FACT,
 }  # fmt: skip
 """Keys of text in records, and in the lines and the results that ranks and samplers write."""
 BEFORE_NS, AFTER_NS = 10**9, 10**8

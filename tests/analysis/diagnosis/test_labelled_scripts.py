@@ -82,7 +82,7 @@ def test_what_was_tried_changes_no_loss():
         # lion_preferences is not counted: docs/diagnosis-accuracy.md
         if loss["slow"] and name not in OTHERWISE | {"lion_preferences": ""}:
             assert loss["tried"][0] == pytest.approx(loss["slow"][0], rel=0.01), name
-    assert len(pairs) == 108
+    assert len(pairs) == 107
 
 
 @pytest.mark.slow
