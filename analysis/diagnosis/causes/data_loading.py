@@ -20,7 +20,7 @@ from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE, Threshold
 
 KEPT_UP = 2 / 3
-"""Of what batches that are ready would give, where the interval begins: of 38 scripts whose loaders were remedied four
+"""Of what batches that are ready would give, where the interval begins: of 38 scripts whose loaders were remedied three
 gained less (docs/diagnosis-accuracy.md)."""
 
 
