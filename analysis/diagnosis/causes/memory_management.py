@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
@@ -39,6 +40,12 @@ OFFLOAD_BYTES = Threshold(
     "Likewise so much in a step to page-locked memory of the host as well as from the host: gradients and weights.",
     "checkpoints are read into pageable memory",
 )
+OFFLOAD_EXPOSED = Threshold(
+    0.5,
+    "share",
+    "Likewise, where the steps are not known: of the trace, exposed copies from the host.",
+    "assumed: batches that take longer to copy than to compute are rare",
+)
 
 
 def offloads(e: Evidence) -> bool:
@@ -53,7 +60,9 @@ def offloads(e: Evidence) -> bool:
     if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * steps:
         return True
     many = back.height > OFFLOAD_COPIES.value * steps and back["bytes"].sum() > WEIGHTS.value * steps
-    return many and e.lanes[0].source != "none"  # else the whole trace is one step
+    if e.lanes[0].source != "none":
+        return many
+    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
 
 
 def allocator_churn(e: Evidence) -> Iterator[Cause]:

@@ -79,10 +79,11 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
 
 
 def layout_transposes(e: Evidence) -> Iterator[Cause]:
-    """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them,
-    PyTorch's batch norms in NCHW: the share of their time in the table; three quarters are the interval's lower end.
-    Where weights are in NHWC already, no setting helps: what turns tensors back between convolutions is to be found.
-    The ranks or the point say how weights lie; else they are in NHWC where of the time of such copies hardly any is
+    """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
+    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
+    and of PyTorch's own norms at least the share in the table; three quarters are the interval's lower end. Where
+    weights are in NHWC already, no setting helps: what turns tensors back between convolutions is to be found. The
+    ranks or the point say how weights lie; else they are in NHWC where of the time of such copies hardly any is
     cuDNN's, which turns what it is given in NCHW."""
     layout = _weights_layout(e)
     yield _faster(

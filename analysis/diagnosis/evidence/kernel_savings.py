@@ -3,9 +3,10 @@ taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
   another where the model itself changes it: where convolutions take much of the time, beside such kernels or where
-  such copies do as well. Where there are such, PyTorch's batch norms in NCHW too, which take one block for each
-  channel: what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the
-  GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+  such copies do as well. Where there are such, batch norms in NCHW too, which take one block for each channel: their
+  time x the share of SMs without a block, and of PyTorch's own at least what they were seen to lose (threshold
+  nchw_norm). In NHWC blocks share the rows of a channel, and fill the GPU (PyTorch,
+  aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64). Attention in fp32 beside products in 16 bits, which PyTorch's kernels put together from three
   products in TF32 each (CUTLASS, OpMultiplyAddFastF32): 1 - a third of the peak of TF32 / peak of bf16.
@@ -41,11 +42,12 @@ from nightsweep.analysis.metrics.points import peaks
 Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
-NCHW_NORM_KERNELS = (
+_TORCH_NORM = (
     r"batch_norm_(collect_statistics|transform_input|backward|backward_reduce|backward_elemt)_kernel|"
     r"batch_norm_elementwise_backward"
 )
-"""PyTorch's batch norms in NCHW."""
+NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
+"""PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
 LEAST_OF_CONVOLUTIONS = 0.1
 """Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
 MANY_COPIES = 0.15
@@ -152,7 +154,12 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     strided = _is(kernels, STRIDED_COPY)
     if enough and (turned.any() or took @ strided >= MANY_COPIES * took.sum()):  # the layout changes in the model
         turned = np.maximum(turned, strided)
-    return np.maximum(turned, _is(kernels, NCHW_NORM_KERNELS) * NCHW_NORM.value) if turned.any() else turned
+    if not turned.any():
+        return turned
+    norms = np.maximum(
+        _is(kernels, NCHW_NORM_KERNELS) * _unfilled_share(kernels), _is(kernels, _TORCH_NORM) * NCHW_NORM.value
+    )
+    return np.maximum(turned, norms)
 
 
 def _unfilled_share(kernels: pl.DataFrame) -> Floats:

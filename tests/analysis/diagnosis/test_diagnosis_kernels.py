@@ -56,28 +56,40 @@ def test_transposes(tmp_path):
     assert shares(e) == {"layout_transposes": 0.3} and causes(e)["layout_transposes"].remedy == {"layout": "nhwc"}
 
 
-NORM_NCHW = "void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)"
-TURN = "void cudnn::nchwToNhwcKernel<__half>(x)"
+def test_batch_norms_in_nchw_leave_sms_empty(tmp_path):
+    """3 ms turn layouts, 4 ms are a batch norm with 33 blocks on 132 SMs. Without transposes it is the kernel's own."""
+    norm = "void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)"
+
+    def make(turned):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=33)
+            run.kernel(
+                start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)" if turned else GEMM, start
+            )
+
+        return steps
+
+    assert shares(of(tmp_path / "a", make(True), settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.6}
+    assert shares(of(tmp_path / "b", make(False), settings={**IMAGE, "layout": "nchw"})) == {"low_occupancy": 0.3}
 
 
-@pytest.mark.parametrize(
-    ("norm", "after", "found"),
-    [
-        (NORM_NCHW, TURN, {"layout_transposes": pytest.approx(0.3 + 0.4 * 0.59)}),
-        (NORM_NCHW, GEMM, {"low_occupancy": 0.3}),
-        ("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, (int)512>(x)", GEMM, {"low_occupancy": 0.3}),
-    ],
-)
-def test_batch_norms_of_pytorch_in_nchw_lose_time(tmp_path, norm, after, found):
-    """3 ms turn layouts, 4 ms are a batch norm with 33 blocks on 132 SMs: what it was seen to lose. Without transposes
-    what it lacks is the kernel's own."""
+def test_batch_norms_of_pytorch_in_nchw_lose_more_than_empty_sms(tmp_path):
+    """As before, but all SMs have a block: of the 4 ms what they were seen to lose. cuDNN's lose nothing then."""
 
-    def make(run, start):
-        busy(run, start, 3 * MS)
-        run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=33)
-        run.kernel(start + 7 * MS, start + STEP, after, start)
+    def make(norm):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=132)
+            run.kernel(start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)", start)
 
-    assert shares(of(tmp_path, make, settings={**IMAGE, "layout": "nchw"})) == found
+        return steps
+
+    own = make("void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)")
+    found = shares(of(tmp_path / "a", own, settings={**IMAGE, "layout": "nchw"}))
+    assert found == {"layout_transposes": pytest.approx(0.3 + 0.4 * 0.59)}
+    of_cudnn = make("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, (int)512>(x)")
+    assert shares(of(tmp_path / "b", of_cudnn, settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.3}
 
 
 def test_neighbours_that_could_be_one_kernel(tmp_path):
