@@ -92,8 +92,12 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
         @functools.wraps(step)
         def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
             # A class whose step calls that of the class it is derived from has both wrapped.
-            if not watch.is_own() or getattr(here, "steps", None) is self:
+            if getattr(here, "steps", None) is self:
                 return step(self, *args, **kwargs)
+            if not watch.is_own():  # what CUDA graphs gave is still to end with the step
+                found = step(self, *args, **kwargs)
+                leader.stepped(self)
+                return found
             outer, here.steps = getattr(here, "steps", None), self
             try:
                 with watch.spanned("optimizer"):

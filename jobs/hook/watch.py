@@ -123,6 +123,8 @@ class Watch:
 
     def mark(self, source: str) -> None:
         """A step ends and the next one begins."""
+        if source == self.source and not self.trainable:  # else the optimizers tell (jobs/hook/patches.py, `Leader`)
+            self.begin_graphs()
         if not self.is_own():
             return
         # A step within a backward pass, as hooks of weights take them, ends with the pass: a profiler that begins in
