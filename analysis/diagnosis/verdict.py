@@ -130,6 +130,9 @@ def order(cause: Cause) -> tuple[float, float]:
 
 
 def _turn(cause: Cause) -> tuple[int, float]:
+    turn = BY_KIND[cause.kind].turn
+    if turn == LAUNCHES:  # one rule, whose second cause is on top of its first
+        return turn, 0.0
     # Where the work that a wait is for gives as much, the wait only shows it.
     shown = NOISE.value if cause.kind == host_sync.__name__ else 0.0
-    return BY_KIND[cause.kind].turn, shown - cause.share
+    return turn, shown - cause.share

@@ -75,7 +75,7 @@ class Watch:
         self.range: Any = None
         self.probing: Callable[[], None] | None = None
         self.calls = Calls(self)
-        self.once_known: list[Callable[[], None]] = []
+        self.once_known: list[Callable[[], None]] = []  # after the first whole step
         atexit.register(self.at_exit)
 
     @property

@@ -200,8 +200,8 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     (GIL) meanwhile: the launching thread stalls once a batch. These pauses are known by their length, that of freeing a
     batch's memory, and only where batches come from worker processes; another pause as long, once a batch, is taken for
     one (analysis/diagnosis/replay/pauses.py, `releasing`). The steps again, without these pauses. Not each step has
-    one, and few steps are traced: the share is what timed steps that are longer by such a time add to the mean timed
-    step, and the interval reaches to what was traced, or to a third where that is none."""
+    one, and few steps are traced: where freeing takes 5 ms or longer, the share is what steps that are longer by such a
+    time add to the mean timed step, and the interval reaches to what was traced, or to a third where that is none."""
     traced, timed, step = e.traced_stalls, e.timed_stalls, e.step_ns
     if not max(traced, timed):
         return

@@ -33,6 +33,8 @@ from nightsweep.analysis.tables.part_names import PARTS
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 Floats = npt.NDArray[np.float64]
+TOLD_BY_LENGTH_NS = 5e6
+"""Shorter pauses are lost among what steps differ by anyway, some milliseconds where images are loaded; assumed."""
 GONE = 0.01
 """A kernel of which less than so much is left is not launched."""
 
@@ -147,7 +149,7 @@ class Evidence(Recorded):
     def timed_stalls(self) -> float:
         """What it adds to the mean timed step, ns, as far as lengths of steps tell; else to a traced one."""
         lasts = release_ns(self.what_if.graph) if self.lanes else None
-        known = None if lasts is None else self.unseen.stalls_ns(*lasts)
+        known = None if lasts is None or lasts[0] < TOLD_BY_LENGTH_NS else self.unseen.stalls_ns(*lasts)
         return self.traced_stalls if known is None else known
 
     @property

@@ -32,11 +32,7 @@ def build_calls(m: Measured) -> Calls:
     took = end - start
     waited = np.zeros(len(start), bool)
     waited[waits_for >= 0] = m.end[waits_for[waits_for >= 0]] > start[waits_for >= 0]
-    loading_gap, loading = _loading(m, after, gap)
-    # A loader that launches one piece of work after another, as one that draws samples on the device, does not wait.
-    launches = synchronizes | marked(len(start), m.call)
-    loading[launches & (took < PAUSE.value)] = 0
-    loading_gap[launches & (after >= 0) & launches[after] & (gap < PAUSE.value)] = 0
+    loading_gap, loading = _loading(m, synchronizes, after, gap)
     return Calls(
         rank, start, end, name, allocates, synchronizes, after, gap,
         np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading,
@@ -122,8 +118,9 @@ def _noted(m: Measured, start: Ints, end: Ints, gap: Ints) -> Ints:
     return out
 
 
-def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
-    """Of the time before each call, and of the call itself, what its thread waited for a batch, ns.
+def _loading(m: Measured, synchronizes: Mask, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
+    """Of the time before each call, and of the call itself, what its thread waited for a batch, ns. A loader that
+    launches one piece of work after another, as one that draws samples on the device, does not wait.
 
     Where no range would tell, it is what passes before the copy of a batch since the last launch, outside of ranges of
     other work, but for what usually lies between two calls.
@@ -136,6 +133,9 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
             covered = loader.waits(events, np.unique(thread[own]).tolist())
             before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
             inside[own] = parts.lengths_inside(covered, start[own], end[own])
+        works = synchronizes | marked(len(start), m.call)
+        inside[works & (end - start < PAUSE.value)] = 0
+        before[works & (after >= 0) & works[after] & (gap < PAUSE.value)] = 0
         return before, inside
     launches = marked(len(start), m.call)
     usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0

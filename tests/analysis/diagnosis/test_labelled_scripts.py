@@ -125,6 +125,11 @@ def first_kind(folder, bare=True):
     return next((cause["kind"], cause["rank"]) for cause in causes if cause["share"] >= 0.01)
 
 
+def test_work_after_a_wait_is_named_not_the_wait():
+    """The host computes on what it has read from the device; without either the device would go on meanwhile."""
+    assert first_kind(score.KEPT / "tree_replay", bare=False) == ("host_work", None)
+
+
 @pytest.mark.parametrize("name", ["loader_imagenet", "saves_rank0", "pageable_vision_loop", "tf32_trainer"])
 def test_a_trace_that_is_cut_or_has_no_ranges_tells_the_same(name, tmp_path):
     """Bare traces: whole; cut in the middle of the last step; and without any range or annotation."""
