@@ -123,7 +123,7 @@ class Watch:
 
     def mark(self, source: str) -> None:
         """A step ends and the next one begins."""
-        if source == self.source and not self.trainable:  # else the optimizers tell (jobs/hook/patches.py, `Leader`)
+        if source == self.source and not self.trainable:  # else the optimizers tell (jobs/hook/optimizers.py)
             self.begin_graphs()
         if not self.is_own():
             return

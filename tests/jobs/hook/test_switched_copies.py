@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import channels_last, nn
 
-from nightsweep.jobs.hook import models, patches, probe
+from nightsweep.jobs.hook import models, optimizers, probe
 from nightsweep.jobs.hook.forward import Calls
 from nightsweep.jobs.hook.watch import Watch
 from tests.jobs.hook.switched import switched
@@ -114,7 +114,7 @@ def test_an_optimizer_may_have_weights_that_no_call_has_made():
 
     watch = SimpleNamespace(is_own=lambda: True, spanned=lambda _: nullcontext(), mark=lambda _: None)
     watch.trainable, watch.weights_layout = {}, None
-    patches._patch_optimizer(watch, torch.optim.Optimizer)
+    optimizers.patch_optimizer(watch, torch.optim.Optimizer)
     optimizer = Own([*nn.Conv2d(4, 8, 3, bias=False).parameters(), *nn.LazyLinear(2).parameters()], {})
     assert optimizer.step() == "done"
     assert watch.trainable == {id(optimizer): 288} and watch.weights_layout == "nchw"
