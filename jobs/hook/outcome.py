@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -97,9 +96,12 @@ def without_effect(watch: Watch) -> list[str]:
     if torch and settings.get("cudnn_benchmark") not in (None, torch.backends.cudnn.benchmark):
         found.append("cudnn_benchmark")
     if torch and settings.get("precision") == "tf32":
-        with contextlib.suppress(RuntimeError):  # of what a script set by both of PyTorch's ways
-            if torch.get_float32_matmul_precision() == "highest" or not torch.backends.cudnn.allow_tf32:
-                found.append("precision")
+        try:
+            on = torch.get_float32_matmul_precision() != "highest" and torch.backends.cudnn.allow_tf32
+        except RuntimeError:  # of a part of it, by PyTorch's newer way
+            on = False
+        if not on:
+            found.append("precision")
     notes = [f"{said.without_effect(name)}: the script or its launcher sets it otherwise" for name in found]
     if settings.get("compile") not in (None, "none") and not (compiler and compiler.counters["stats"]):
         notes.append(f"{said.without_effect('compile')}: nothing was compiled")
