@@ -177,9 +177,10 @@ class Evidence(Recorded):
 
     @property
     def launched_beside(self) -> float:
-        """The share of kernels that a script launches outside of its model; 0 where no ranges tell."""
-        beside = pl.concat(self.savings)["beside"]
-        return float(beside.to_numpy().mean()) if len(beside) else 0.0
+        """The share of the kernels of forward passes and of a script's own lines that is launched outside of its model;
+        0 where no ranges tell."""
+        known = pl.concat(self.savings)["beside"].drop_nulls().to_numpy()
+        return float(known.mean()) if len(known) else 0.0
 
     def saved(self, kind: str) -> Floats:
         """What kernels could save of this kind (lanes, steps), ns."""

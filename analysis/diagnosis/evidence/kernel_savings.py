@@ -91,7 +91,8 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took`, whether it has `few` blocks, and the share of it that a script launches `beside` its model.
+    time that it `took`, whether it has `few` blocks, and whether a script launches it `beside` its model (1; null where
+    that is not known).
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -120,27 +121,31 @@ def lane_savings(
     }
     found = kernels.select(
         "name", "device", "stream", "start_ns", took=took, few=pl.Series(unfilled > 0),
-        beside=_beside_model(kernels, pl.ones(kernels.height, eager=True)),
+        beside=_beside_model(kernels),
     )  # fmt: skip
     for kind, share in shares.items():
         found = found.with_columns(pl.Series(kind, left * share))
         left = left - left * share
     for kind in ("unfused", "underfilled"):
-        beside = _beside_model(kernels, found[kind])
+        beside = _with_backward(found["beside"], found[kind])
         found = found.with_columns(
             (pl.col(kind) * (1 - beside)).alias(f"{kind}_within"), (pl.col(kind) * beside).alias(f"{kind}_beside")
         )
     return found
 
 
-def _beside_model(kernels: pl.DataFrame, saved: pl.Series) -> pl.Series:
-    """The share of each kernel that is work of the script's outside of its model. Ranges around the model's forward
-    passes tell of what they and the script's own lines launch; of backward passes as much of it is taken to be as of
-    these, by what is `saved`; none where there are no such ranges."""
+def _beside_model(kernels: pl.DataFrame) -> pl.Series:
+    """Whether each kernel is work of the script's outside of its model, 0 or 1: ranges around the model's forward
+    passes tell of what they and the script's own lines launch. Null of what others launch, as backward passes, and of
+    all where there are no such ranges."""
     path = pl.concat_str(pl.lit("/"), pl.col("nvtx_path").cast(pl.String).fill_null(""), pl.lit("/"))
     inside, thread = path.str.contains("/forward/", literal=True), pl.col("thread")
     own = thread.is_in(thread.filter(inside).unique().implode()) & ~path.str.contains(NOT_LINES)
-    beside = kernels.select(pl.when(inside | own).then(1.0 - inside.cast(pl.Float64))).to_series()
+    return kernels.select(pl.when(inside | own).then(1.0 - inside.cast(pl.Float64))).to_series()
+
+
+def _with_backward(beside: pl.Series, saved: pl.Series) -> pl.Series:
+    """Of backward passes as much is taken to be outside of the model as of what is known, by what is `saved`."""
     of_known = saved.filter(beside.is_not_null()).to_numpy()
     mean = float(np.average(beside.drop_nulls().to_numpy(), weights=of_known)) if of_known.sum() else 0.0
     return beside.fill_null(mean)
