@@ -13,7 +13,7 @@ STEP = 0.02  # seconds between two samples
 
 
 class Walks(Dataset):
-    """Windows of recordings, each turned by an angle of its own and with an error of its sensors."""
+    """Windows of recordings, each turned by a random angle, with noise of the sensors."""
 
     def __init__(self, args, recordings=32, length=60_000):
         draw = np.random.default_rng(2411)
